@@ -1,0 +1,3 @@
+"""gangsaw: decide how to cut the training of a large model across accelerators."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,21 @@
+"""The documents that a user states, and those that the program answers with."""
+
+from gangsaw.spec.cluster import AttentionCurve, ClusterSpec, DeviceSpec, HostSpec, TierSpec
+from gangsaw.spec.model import (
+    AttentionSpec,
+    LayerKind,
+    MlpSpec,
+    ModelSpec,
+    MoeSpec,
+    MtpSpec,
+    VisionSpec,
+)
+from gangsaw.spec.plan import Plan
+from gangsaw.spec.recipe import Recipe
+from gangsaw.spec.stack import StackMemory, StackProfile, StackTime
+
+__all__ = [
+    "AttentionCurve", "AttentionSpec", "ClusterSpec", "DeviceSpec", "HostSpec", "LayerKind",
+    "MlpSpec", "ModelSpec", "MoeSpec", "MtpSpec", "Plan", "Recipe", "StackMemory",
+    "StackProfile", "StackTime", "TierSpec", "VisionSpec",
+]  # fmt: skip
