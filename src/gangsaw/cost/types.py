@@ -15,7 +15,21 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 # Schedules by number, in the order of spec.plan.SCHEDULES.
-GPIPE, ONE_F_ONE_B, INTERLEAVED, BFS, ZB_H1, ZB_H2, IZB, ZB_V, V_HALF, V_MIN, DUALPIPE, DUALPIPE_V, AUTO = range(13)  # noqa: E501
+(
+    GPIPE,
+    ONE_F_ONE_B,
+    INTERLEAVED,
+    BFS,
+    ZB_H1,
+    ZB_H2,
+    IZB,
+    ZB_V,
+    V_HALF,
+    V_MIN,
+    DUALPIPE,
+    DUALPIPE_V,
+    AUTO,
+) = range(13)  # noqa: E501
 # Recompute by number.
 NONE, SELECTIVE, FULL = range(3)
 # What `selective` means in a stack.

@@ -1,6 +1,7 @@
 """The documents that a user states, and those that the program answers with."""
 
 from gangsaw.spec.cluster import AttentionCurve, ClusterSpec, DeviceSpec, HostSpec, TierSpec
+from gangsaw.spec.job import Job
 from gangsaw.spec.model import (
     AttentionSpec,
     LayerKind,
@@ -15,7 +16,7 @@ from gangsaw.spec.recipe import Recipe
 from gangsaw.spec.stack import StackMemory, StackProfile, StackTime
 
 __all__ = [
-    "AttentionCurve", "AttentionSpec", "ClusterSpec", "DeviceSpec", "HostSpec", "LayerKind",
+    "AttentionCurve", "AttentionSpec", "ClusterSpec", "DeviceSpec", "HostSpec", "Job", "LayerKind",
     "MlpSpec", "ModelSpec", "MoeSpec", "MtpSpec", "Plan", "Recipe", "StackMemory",
     "StackProfile", "StackTime", "TierSpec", "VisionSpec",
 ]  # fmt: skip

@@ -16,7 +16,9 @@ class StackMemory(Document):
     grad_bytes: Positive = Field(4.0, description="of the accumulated gradient")
     optimizer_bytes: Positive = Field(12.0, description="fp32 master, both Adam moments, copies")
     unsharded_extra_bytes: NonNegative = Field(0.0, description="a parameter, never sharded")
-    optimizer_step_bytes: NonNegative = Field(0.0, description="temporaries a parameter at the step")
+    optimizer_step_bytes: NonNegative = Field(
+        0.0, description="temporaries a parameter at the step"
+    )
     norm_bytes: NonNegative = Field(4.0, description="a hidden element and norm, its output in it")
     mlp_gated_bytes: NonNegative = Field(6.0, description="a ffn element, gated MLP")
     mlp_plain_bytes: NonNegative = Field(4.0, description="a ffn element, plain MLP")
