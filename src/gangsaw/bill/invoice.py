@@ -1,10 +1,10 @@
 """The invoice of one step: device-seconds and money by cause, summing exactly to the total.
 
 Rounding rule. A total is fixed first (devices x step time; device-hours x price). Every line but
-one is rounded to the last binary digit of the total, and the largest line, the closing line,
+one is rounded down to the last binary digit of the total, and the largest line, the closing line,
 takes what is left. All lines are then whole multiples of one unit and none of their partial sums
 passes the total, so they add up to it exactly, in any order, by plain addition or `math.fsum`.
-The closing line moves by less than half a unit a line: under 1e-14 of the total.
+The closing line moves by less than a unit a line: under 1e-14 of the total for fifteen causes.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def close_exactly(amounts: Sequence[float], total: float) -> tuple[float, ...]:
     if wrong:
         raise InputError(f"{wrong[0]!r} on a bill: amounts are finite and not negative")
     said = math.fsum(amounts)
-    if abs(said - total) > SUM_TOLERANCE_FRAC * total:
+    if abs(said - total) > SUM_TOLERANCE_FRAC * total + len(amounts) * math.ulp(total):
         raise InputError(f"lines sum to {said!r}, the total is {total!r}: they must be equal")
     if not amounts or total == 0.0:
         return tuple(0.0 for _ in amounts)
     unit = math.ulp(total)
     closing = max(range(len(amounts)), key=lambda i: amounts[i])
-    lines = [round(a / unit) * unit for a in amounts]
+    lines = [math.floor(a / unit) * unit for a in amounts]
     lines[closing] = total - math.fsum(x for i, x in enumerate(lines) if i != closing)
     return tuple(lines)
 
