@@ -199,12 +199,19 @@ class ModelSpec(Document):
     order: tuple[int, ...] = Field(description="index into `kinds` for each layer, in order")
     tied: bool = False
     learned_positions: CountOrZero = 0
+    embedding_width: CountOrZero = Field(
+        0, description="width of the token embedding where it is not `hidden`"
+    )
+    embedding_projection_params: CountOrZero = Field(
+        0, description="matrices between embedding width and hidden"
+    )
     embedding_norm_params: CountOrZero = 0
     final_norm_params: CountOrZero = 0
     head_bias: bool = False
     mtp: MtpSpec | None = None
     vision: VisionSpec | None = None
     source: str = ""
+    notes: tuple[str, ...] = Field((), description="what the reader assumed or did not read")
 
     @property
     def layers(self) -> int:
@@ -213,17 +220,19 @@ class ModelSpec(Document):
 
     def embedding_params(self) -> int:
         """Token and learned position embedding."""
-        return (self.vocab + self.learned_positions) * self.hidden
+        width = self.embedding_width or self.hidden
+        return self.vocab * width + self.learned_positions * self.hidden
 
     def head_params(self) -> int:
-        """Output projection; 0 when tied to the embedding."""
-        if self.tied:
-            return 0
-        return self.vocab * self.hidden + (self.vocab if self.head_bias else 0)
+        """Output projection; only its bias when tied to the embedding."""
+        width = self.embedding_width or self.hidden
+        matrix = 0 if self.tied else self.vocab * width
+        return matrix + (self.vocab if self.head_bias else 0)
 
     def other_params(self) -> int:
-        """Final norm and the norm behind the embedding."""
-        return self.embedding_norm_params + self.final_norm_params
+        """Final norm, norm behind the embedding, projections of a narrow embedding."""
+        norms = self.embedding_norm_params + self.final_norm_params
+        return norms + self.embedding_projection_params
 
     def params(self) -> int:
         """All parameters; tied weights once, multi-token prediction not counted."""
