@@ -130,6 +130,8 @@ class Net(NamedTuple):
     latency_s: Array
     efficiency: Array
     reduction: Array  # 1.0 where switches reduce
+    ramp_s: Array  # x seconds at full rate need sqrt(ramp_s * x) more
+    mesh: Array  # 1.0 where each pair of devices has its own link
 
 
 class StackMem(NamedTuple):
@@ -155,6 +157,18 @@ class StackMem(NamedTuple):
     selective: float
     reserved_factor: float
     context_bytes: float
+    gathered_param_bytes: float
+    gathered_grad_bytes: float
+    fp8_input_bytes: float
+    fp8_weight_bytes: float
+    moe_hidden_bytes: float
+    moe_router_bytes: float
+    cp_output_bytes: float
+    ends_grad_bytes: float
+    vocab_padding: float
+    reserved_activation_frac: float
+    reserved_block_frac: float
+    workspace_bytes: float
 
 
 class LayerMem(NamedTuple):
@@ -168,7 +182,13 @@ class LayerMem(NamedTuple):
     dense_params: float  # parameters on this rank, sharded over dp x cp by ZeRO
     expert_params: float  # parameters on this rank, sharded over expert dp
     adapter_params: float
-    largest_matrix: float  # elements of the weights of one layer, for dummy gradients
+    largest_matrix: float  # elements of the attention matrices, each shape once (dummy gradients)
+    dense_matrix: float  # the same of the dense MLP
+    expert_matrix: float  # the same of one expert and the shared ones
+    linear_params: float  # parameters in linear layers on this rank (fp8 copies)
+    frozen_dense: float  # of dense_params, those without gradient (LoRA)
+    frozen_expert: float
+    kept_weight: float  # kept between input-gradient and weight-gradient pass (zero bubble)
 
 
 class EndMem(NamedTuple):
@@ -181,6 +201,8 @@ class EndMem(NamedTuple):
     loss_peak: float  # logits and their copies at the peak of the loss
     head_backward: float  # output weight-gradient phase
     embedding_backward: float  # dense gradient of the embedding
+    logits_kept: float  # what an extra prediction head keeps of its logits until backward
+    block: float  # bytes of the dense gradient of one end, for fragmentation
 
 
 class RankLoad(NamedTuple):
@@ -210,6 +232,8 @@ class State(NamedTuple):
     dp: float  # dp x cp
     offload_optimizer: float
     offload_activations: float
+    train_ends: float = 1.0  # embedding and head have gradients (LoRA: 0)
+    frozen_bytes: float = 2.0  # of a frozen parameter (QLoRA: about 0.55)
 
 
 class RankMem(NamedTuple):
@@ -230,3 +254,110 @@ class RankMem(NamedTuple):
 
 
 PHASES = ("forward", "loss", "head backward", "backward", "embedding backward", "optimizer step")
+
+
+class StackT(NamedTuple):
+    """spec.stack.StackTime as numbers."""
+
+    gemm_factor: float
+    fused_attention: float
+    attention_factor: float
+    unfused_traffic: float  # bytes a score element, forward
+    unfused_k0: float
+    unaligned: float  # rate of unfused products with a head width that is no multiple of 8
+    traffic: float  # elementwise traffic over that of fused kernels
+    launch_floor_layer_s: float
+    collective_overhead_s: float
+    tp_exposed_fwd: float
+    tp_exposed_bwd: float
+    cp_exposed: float
+    ep_exposed: float
+    dp_overlap_backward: float
+    dp_overlap_forward: float
+    zero3_overlap: float
+    pp_exposed: float
+    sp_regather_exposed: float
+    step_overhead_s: float
+    microbatch_overhead_s: float
+    optimizer_traffic: float
+    loss_traffic: float
+    fp8_cast: float
+    moe_permute: float
+    moe_layer_floor_s: float
+    dropout: float
+    selective: float  # what selective recompute means: CORE_ATTENTION, OP_LEVEL, MODULES
+    grad_bytes: float
+    param_bytes: float
+
+
+class Strides(NamedTuple):
+    """Distance, in device numbers, between neighbours of each group under the rank order."""
+
+    tp: float
+    cp: float
+    dp: float  # of the dp x cp group over which dense gradients are reduced
+    pp: float
+    ep: float
+    etp: float
+    edp: float
+
+
+class LayerTime(NamedTuple):
+    """Seconds of one layer of one kind for one microbatch on one rank; all add over layers."""
+
+    fwd: float
+    bwd: float  # input gradient
+    wgrad: float  # weight gradient
+    recompute_selective: float
+    recompute_full: float
+    tp_fwd: float  # exposed
+    tp_bwd: float
+    tp_recompute: float
+    cp_fwd: float
+    cp_bwd: float
+    ep_fwd: float
+    ep_bwd: float
+    host_fwd: float  # what the launch floor adds to the device's time
+    host_bwd: float
+    host_recompute: float
+
+
+class EndTime(NamedTuple):
+    """Seconds of the embedding and of one loss head for one microbatch on one rank."""
+
+    embedding_fwd: float
+    embedding_bwd: float
+    embedding_tp: float  # exposed, one direction
+    head_fwd: float
+    head_bwd: float
+    head_wgrad: float
+    head_tp: float  # exposed, one direction
+
+
+class Loads(NamedTuple):
+    """The pipeline ranks, equal ones together; R rows, K layer kinds."""
+
+    layers: Array  # (R, K) layers of each kind on the rank, over all its chunks
+    chunk: Array  # (R,) layers of its largest chunk
+    embedding: Array  # (R,) 1.0 where the embedding is
+    heads: Array  # (R,) loss heads computed there (1 + those of multi-token prediction)
+    count: Array  # (R,) how many ranks are like this
+    first: Array  # (R,) the lowest rank of this kind (it holds most microbatches in flight)
+    last: Array  # (R,) the highest rank of this kind
+
+
+class StepCost(NamedTuple):
+    """Seconds of one optimizer step, and what the average device spends them on."""
+
+    step: float
+    compute: float
+    recompute: float
+    bubble: float
+    tp_comm: float
+    cp_comm: float
+    ep_comm: float
+    pp_comm: float
+    dp_comm: float
+    optimizer: float
+    host: float
+    offload: float

@@ -60,7 +60,14 @@ class TierSpec(Document):
     latency_s: NonNegative
     oversubscription: Positive = 1.0
     efficiency: Positive = Field(0.8, description="share of the line rate that collectives reach")
+    ramp_s: NonNegative = Field(
+        5e-5, description="collectives of x seconds at full rate need sqrt(ramp_s * x) more"
+    )
     in_network_reduction: bool = False
+    mesh: bool = Field(
+        False,
+        description="links go to each peer: n members use (n-1)/(devices-1) of the bandwidth",
+    )
     source: str = ""
 
 

@@ -145,7 +145,7 @@ class EstimateResult(PlanResult):
     cluster: str
     stack: str
     lower_bound_s: float
-    lower_bounds: dict[str, float] = {}
+    lower_bounds: dict[str, float] = Field(default_factory=dict)
     waterfall: tuple[WaterfallStep, ...] = ()
     collectives: tuple[CollectiveDoc, ...] = ()
     sources: tuple[str, ...] = ()

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from gangsaw.spec.base import Document, Frac, NonNegative, Positive
+from gangsaw.spec.base import CountOrZero, Document, Frac, NonNegative, Positive
 
 
 class StackMemory(Document):
@@ -38,6 +38,36 @@ class StackMemory(Document):
     selective: Literal["core_attention", "op", "modules"] = "core_attention"
     reserved_factor: Positive = Field(1.05, description="reserved over allocated")
     context_bytes: NonNegative = Field(1.5e9, description="CUDA context and communicators")
+    gathered_param_bytes: Positive = Field(
+        2.0, description="of a parameter gathered for compute under ZeRO-3"
+    )
+    gathered_grad_bytes: NonNegative = Field(
+        2.0, description="of an unsharded gradient on its way to the reduce-scatter, ZeRO-2 and 3"
+    )
+    fp8_input_bytes: Positive = Field(1.0, description="a saved input element of an fp8 linear")
+    fp8_weight_bytes: NonNegative = Field(2.0, description="a parameter, cached fp8 copies")
+    moe_hidden_bytes: NonNegative = Field(
+        4.0, description="a routed token and hidden element, its way in and out of the expert"
+    )
+    moe_router_bytes: NonNegative = Field(8.0, description="a token and expert, router scores")
+    cp_output_bytes: NonNegative = Field(
+        2.0, description="an attention output element, the second copy under context parallelism"
+    )
+    ends_grad_bytes: NonNegative = Field(
+        2.0, description="a parameter, dense gradients of embedding and head before accumulation"
+    )
+    vocab_padding: CountOrZero = Field(
+        128, description="vocabulary is padded to a multiple of this times TP; 0: not padded"
+    )
+    reserved_activation_frac: NonNegative = Field(
+        0.0, description="of activations, logits and buffers, reserved beyond them"
+    )
+    reserved_block_frac: NonNegative = Field(
+        0.0, description="of the dense gradient of an end, a block that nothing else reuses"
+    )
+    workspace_bytes: NonNegative = Field(
+        6.7e7, description="workspaces of the matrix libraries, inside the allocator"
+    )
     notes: str = ""
 
 
@@ -45,28 +75,36 @@ class StackTime(Document):
     """How fast a framework runs what it runs, relative to the device's own curves."""
 
     gemm_factor: Positive = Field(1.0, description="on the device's GEMM asymptote")
-    attention_kernel: str = Field("flash", description="flash, unfused, triton, cudnn")
+    attention_kernel: str = Field("flash", description="flash, flash3, cudnn, triton or unfused")
     attention_factor: Positive = Field(0.87, description="training over kernel benchmark")
-    unfused_score_traffic_bytes: NonNegative = Field(
+    unfused_traffic_bytes: NonNegative = Field(
         11.0, description="moved a score element in the forward pass without a fused kernel"
     )
-    memory_traffic_factor: Positive = Field(
+    unfused_k0: NonNegative = Field(60.0, description="head width at half rate, unfused products")
+    unaligned_factor: Positive = Field(
+        0.35, description="rate of unfused products where the head width is no multiple of 8"
+    )
+    traffic_factor: Positive = Field(
         1.0, description="elementwise traffic over that of fused kernels"
     )
     launch_floor_layer_s: NonNegative = Field(0.0, description="host floor of a layer, forward")
     collective_overhead_s: NonNegative = Field(2e-5, description="added to each collective")
-    tp_overlap_frac: Frac = Field(0.0, description="share of TP time hidden behind compute")
+    tp_exposed_fwd_frac: Frac = Field(1.0, description="share of forward TP time not hidden")
+    tp_exposed_bwd_frac: Frac = Field(1.0, description="share of backward TP time not hidden")
     cp_exposed_frac: Frac = 0.4
     ep_exposed_frac: Frac = 1.0
-    dp_overlap_backward: Frac = Field(0.0, description="share of gradient reduction hidden")
-    dp_overlap_forward: Frac = Field(0.0, description="share of parameter gather hidden")
-    pp_overlap: Frac = Field(0.0, description="share of stage transfers hidden")
-    sp_regather: bool = Field(True, description="sequence parallel gathers again in backward")
+    dp_overlap_backward_frac: Frac = Field(0.0, description="gradient reduction under backward")
+    dp_overlap_forward_frac: Frac = Field(0.0, description="parameter gather under forward")
+    zero3_overlap_frac: Frac = Field(0.9, description="compute under which ZeRO-3 gathers hide")
+    pp_exposed_frac: Frac = Field(1.0, description="share of steady stage transfers not hidden")
+    sp_regather_exposed_frac: Frac = Field(
+        0.5, description="share of sequence parallelism's gather in backward that is not hidden"
+    )
     step_overhead_s: NonNegative = Field(0.02, description="host, logging, clipping a step")
-    microbatch_overhead_s: NonNegative = Field(0.0, description="host a microbatch and stage")
+    microbatch_overhead_s: NonNegative = Field(0.0, description="host a microbatch and chunk")
     optimizer_traffic_bytes: Positive = Field(30.0, description="moved a parameter at the step")
     loss_traffic_bytes: Positive = Field(20.0, description="moved a logit, forward and backward")
-    fp8_cast_traffic: NonNegative = Field(3.0, description="bytes an activation element, fp8")
+    fp8_cast_bytes: NonNegative = Field(3.0, description="moved an activation element, fp8")
     moe_permute_factor: Positive = Field(1.0, description="permute traffic over the ideal")
     moe_layer_floor_s: NonNegative = Field(0.0, description="host floor of a MoE layer, forward")
     notes: str = ""

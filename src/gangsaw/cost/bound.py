@@ -1,0 +1,67 @@
+"""Physical lower bounds: no kernel beats the dense peak, no link its line rate.
+
+They use nothing but shapes and data-sheet rates, so an estimate below them is a fault.
+"""
+
+from __future__ import annotations
+
+from gangsaw.cost.attention import keys_seen
+from gangsaw.cost.types import Cut, Device, Ends, Kind, Loads, State, StackT
+from gangsaw.jit import kernel
+
+
+@kernel
+def linear_flops(kind: Kind, cut: Cut) -> float:
+    """Forward FLOPs of the linear layers of one layer and microbatch on one rank."""
+    tokens = cut.mbs * cut.seq_len * kind.tokens_frac / cut.cp
+    active = 0.0
+    if kind.experts > 0.0:
+        active = kind.expert_params / kind.experts * kind.topk
+    matrices = kind.attention_params + kind.mlp_params + active
+    return 2.0 * tokens * matrices / cut.tp
+
+
+@kernel
+def attention_flops(kind: Kind, cut: Cut) -> float:
+    """Forward FLOPs of the attention core, causal as half the square."""
+    s = kind.seq_len if kind.seq_len > 0.0 else cut.seq_len
+    tokens = cut.mbs * cut.seq_len * kind.tokens_frac / cut.cp
+    width = kind.head_dim + kind.v_head_dim
+    return 2.0 * tokens * kind.heads / cut.tp * width * keys_seen(s, kind.window, kind.causal)
+
+
+@kernel
+def layer_bound_s(kind: Kind, cut: Cut, device: Device) -> float:
+    """Least seconds of forward and backward of one layer and microbatch on one rank.
+
+    Biases and norms count no FLOPs; a hundredth of the matrices is left off for them.
+    """
+    backward = 2.0 if kind.trainable_frac > 0.0 else 1.0
+    linear = 0.99 * linear_flops(kind, cut) * (1.0 + backward) / device.peak_linear
+    return linear + 3.0 * attention_flops(kind, cut) / device.peak
+
+
+@kernel
+def step_bound_s(
+    kinds: tuple[Kind, ...], ends: Ends, loads: Loads, cut: Cut, state: State, device: Device
+) -> float:
+    """Least seconds of a step: m microbatches through the slowest rank, and one through the rest.
+
+    Schedules that split the backward or interleave shorten the fill, never the slowest rank's own
+    work, so the fill is left off.
+    """
+    slowest = 0.0
+    for r in range(loads.count.shape[0]):
+        total = 0.0
+        for k in range(len(kinds)):
+            total += loads.layers[r, k] * layer_bound_s(kinds[k], cut, device)
+        tokens = cut.mbs * cut.seq_len / cut.cp
+        head = 6.0 * tokens * ends.vocab * ends.hidden / cut.tp / device.peak
+        slowest = max(slowest, total + loads.heads[r] * head)
+    return state.m * slowest
+
+
+@kernel
+def optimizer_bound_s(params: float, device: Device, stack: StackT) -> float:
+    """Least seconds of the optimizer: its traffic at the data-sheet bandwidth."""
+    return params * stack.optimizer_traffic / device.hbm

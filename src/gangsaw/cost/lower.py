@@ -1,0 +1,279 @@
+"""From documents to the numbers that the formulas take (cost.types)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from gangsaw.cost.lower_cluster import device_of, net_of
+from gangsaw.cost.lower_model import ends_of, kinds_of
+from gangsaw.cost.types import (
+    CORE_ATTENTION,
+    FULL,
+    MODULES,
+    NONE,
+    OP_LEVEL,
+    SELECTIVE,
+    Cut,
+    Device,
+    Ends,
+    Kind,
+    Loads,
+    Net,
+    StackMem,
+    StackT,
+    State,
+    Strides,
+)
+from gangsaw.spec import AttentionCurve, DeviceSpec, ModelSpec, Plan, Recipe, StackProfile
+from gangsaw.spec.job import Job
+from gangsaw.spec.plan import SCHEDULES
+
+RECOMPUTE = {"none": NONE, "selective": SELECTIVE, "full": FULL}
+SELECTIVE_CODE = {"core_attention": CORE_ATTENTION, "op": OP_LEVEL, "modules": MODULES}
+_FALLBACK = {
+    "flash": ("flash", "flash3", "cudnn", "triton"),
+    "flash3": ("flash3", "cudnn", "flash"),
+    "cudnn": ("cudnn", "flash3", "flash"),
+    "triton": ("triton", "flash", "cudnn"),
+    "unfused": ("flash", "cudnn"),
+}
+
+
+def schedule_code(name: str) -> int:
+    """Number of a schedule; a file of the user's own is timed as `auto`."""
+    return SCHEDULES.index("auto" if name.startswith("file:") else name)
+
+
+def attention_curve(device: DeviceSpec, kernel: str) -> AttentionCurve | None:
+    """The curve of an attention kernel on a device, or of the nearest kernel it has."""
+    by_name = {c.kernel: c for c in device.attention}
+    for name in _FALLBACK.get(kernel, (kernel, "flash", "cudnn")):
+        if name in by_name:
+            return by_name[name]
+    return device.attention[0] if device.attention else None
+
+
+def _at_width(table: dict[int, float], width: float) -> float:
+    """Linear between the head widths of a table, constant beyond its ends."""
+    keys = sorted(table)
+    return float(np.interp(width, keys, [table[k] for k in keys]))
+
+
+def with_attention(kinds: Sequence[Kind], curve: AttentionCurve | None) -> tuple[Kind, ...]:
+    """Kinds with the asymptotes of the attention kernel at their head width."""
+    out = []
+    for kind in kinds:
+        a_fwd, a_bwd = 0.45, 0.4
+        if curve is not None:
+            width = max(kind.head_dim, kind.v_head_dim)
+            a_fwd = _at_width(curve.a_fwd, width)
+            a_bwd = _at_width(curve.a_bwd, width) if curve.a_bwd else 0.87 * a_fwd
+        out.append(kind._replace(attention_a_fwd=a_fwd, attention_a_bwd=a_bwd))
+    return tuple(out)
+
+
+def stack_time_of(stack: StackProfile) -> StackT:
+    """The time entries of a stack as numbers."""
+    t, m = stack.time, stack.memory
+    return StackT(
+        gemm_factor=t.gemm_factor,
+        fused_attention=0.0 if t.attention_kernel == "unfused" else 1.0,
+        attention_factor=t.attention_factor,
+        unfused_traffic=t.unfused_traffic_bytes,
+        unfused_k0=t.unfused_k0,
+        unaligned=t.unaligned_factor,
+        traffic=t.traffic_factor,
+        launch_floor_layer_s=t.launch_floor_layer_s,
+        collective_overhead_s=t.collective_overhead_s,
+        tp_exposed_fwd=t.tp_exposed_fwd_frac,
+        tp_exposed_bwd=t.tp_exposed_bwd_frac,
+        cp_exposed=t.cp_exposed_frac,
+        ep_exposed=t.ep_exposed_frac,
+        dp_overlap_backward=t.dp_overlap_backward_frac,
+        dp_overlap_forward=t.dp_overlap_forward_frac,
+        zero3_overlap=t.zero3_overlap_frac,
+        pp_exposed=t.pp_exposed_frac,
+        sp_regather_exposed=t.sp_regather_exposed_frac,
+        step_overhead_s=t.step_overhead_s,
+        microbatch_overhead_s=t.microbatch_overhead_s,
+        optimizer_traffic=t.optimizer_traffic_bytes,
+        loss_traffic=t.loss_traffic_bytes,
+        fp8_cast=t.fp8_cast_bytes,
+        moe_permute=t.moe_permute_factor,
+        moe_layer_floor_s=t.moe_layer_floor_s,
+        dropout=1.0 if m.dropout else 0.0,
+        selective=float(SELECTIVE_CODE[m.selective]),
+        grad_bytes=m.grad_bytes,
+        param_bytes=m.param_bytes,
+    )
+
+
+def stack_memory_of(stack: StackProfile) -> StackMem:
+    """The memory entries of a stack as numbers, field by field."""
+    m = stack.memory
+    values: dict[str, float] = {}
+    for name in StackMem._fields:
+        raw = getattr(m, name)
+        values[name] = float(SELECTIVE_CODE[raw]) if name == "selective" else float(raw)
+    return StackMem(**values)
+
+
+def cut_of(plan: Plan, recipe: Recipe) -> Cut:
+    """How a layer is split under the plan."""
+    return Cut(
+        tp=float(plan.tp),
+        cp=float(plan.cp),
+        ep=float(plan.ep),
+        etp=float(plan.etp),
+        edp=float(plan.expert_dp),
+        sp=1.0 if plan.sequence_parallel and plan.tp > 1 else 0.0,
+        mbs=float(plan.mbs),
+        seq_len=float(recipe.seq_len),
+        act_bytes=4.0 if recipe.precision == "fp32" else 2.0,
+        fp8=1.0 if recipe.precision == "fp8" else 0.0,
+        imbalance=recipe.moe_imbalance,
+    )
+
+
+def strides_of(plan: Plan) -> Strides:
+    """Distance between neighbours of each group: the product of the axes inside it."""
+    degree = {"tp": plan.tp, "cp": plan.cp, "dp": plan.dp, "pp": plan.pp, "ep": 1}
+    stride = 1
+    at: dict[str, float] = {}
+    for axis in plan.rank_order.split("-"):
+        at[axis] = float(stride)
+        stride *= degree[axis]
+    # Experts are laid out over the tp x cp x dp ranks of a stage; pp inside spreads them.
+    order = plan.rank_order.split("-")
+    base = float(plan.pp) if order.index("pp") < order.index("ep") else 1.0
+    return Strides(
+        tp=at["tp"],
+        cp=at["cp"],
+        dp=min(at["cp"], at["dp"]) if plan.cp > 1 else at["dp"],
+        pp=at["pp"],
+        ep=base * plan.etp,
+        etp=base,
+        edp=base * plan.etp * plan.ep,
+    )
+
+
+def state_of(plan: Plan) -> State:
+    """Sharding, schedule and recompute of the plan as numbers."""
+    group = plan.dp * plan.cp
+    return State(
+        pp=float(plan.pp),
+        vpp=float(plan.vpp),
+        m=float(plan.num_microbatches),
+        schedule=float(schedule_code(plan.schedule)),
+        recompute=float(RECOMPUTE[plan.recompute]),
+        recompute_layers=float(plan.recompute_layers),
+        zero=float(plan.zero),
+        shard=float(min(plan.shard_group or group, group)),
+        expert_shard=float(plan.expert_dp),
+        dp=float(group),
+        offload_optimizer=plan.offload_optimizer,
+        offload_activations=plan.offload_activations,
+    )
+
+
+def v_shaped(schedule: str) -> bool:
+    """Whether the chunks of a rank run down and up again, so that rank 0 has both ends."""
+    return schedule in ("zb-v", "v-half", "v-min", "dualpipe-v")
+
+
+def rank_of_chunk(chunk: int, pp: int, schedule: str) -> int:
+    """The pipeline rank that holds a chunk (stages in order 0 .. pp*vpp-1)."""
+    turn, place = divmod(chunk, pp)
+    return pp - 1 - place if v_shaped(schedule) and turn % 2 else place
+
+
+def loads_of(model: ModelSpec, plan: Plan, counts: Sequence[int]) -> Loads:
+    """What the pipeline ranks hold, from the transformer layers of each chunk in stage order.
+
+    A vision tower sits on the first chunk, multi-token prediction on the last.
+    """
+    kinds = len(model.kinds) + (model.mtp is not None) + (model.vision is not None)
+    rows = np.zeros((plan.pp, kinds))
+    chunk = np.zeros(plan.pp)
+    start = 0
+    for c, n in enumerate(counts):
+        rank = rank_of_chunk(c, plan.pp, plan.schedule)
+        for k in model.order[start : start + n]:
+            rows[rank, k] += 1
+        chunk[rank] = max(chunk[rank], n)
+        start += n
+    last = rank_of_chunk(len(counts) - 1, plan.pp, plan.schedule)
+    if model.mtp is not None:
+        rows[last, len(model.kinds)] += model.mtp.layers
+    if model.vision is not None:
+        rows[0, kinds - 1] += model.vision.layers
+    embedding, heads = np.zeros(plan.pp), np.zeros(plan.pp)
+    embedding[0] = 1.0
+    heads[last] = 1.0 + (model.mtp.layers if model.mtp else 0)
+    return group_equal(rows, chunk, embedding, heads)
+
+
+def group_equal(
+    rows: np.ndarray, chunk: np.ndarray, embedding: np.ndarray, heads: np.ndarray
+) -> Loads:
+    """Ranks that hold the same become one row with a count."""
+    table = np.column_stack([rows, chunk, embedding, heads])
+    unique, index, count = np.unique(table, axis=0, return_inverse=True, return_counts=True)
+    index = index.reshape(-1)
+    ranks = np.arange(len(table))
+    first = np.array([ranks[index == i].min() for i in range(len(unique))], dtype=float)
+    last = np.array([ranks[index == i].max() for i in range(len(unique))], dtype=float)
+    k = rows.shape[1]
+    return Loads(
+        layers=np.ascontiguousarray(unique[:, :k]),
+        chunk=unique[:, k].copy(),
+        embedding=unique[:, k + 1].copy(),
+        heads=unique[:, k + 2].copy(),
+        count=count.astype(float),
+        first=first,
+        last=last,
+    )
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A job as numbers: everything that does not depend on the plan."""
+
+    kinds: tuple[Kind, ...]
+    ends: Ends
+    device: Device
+    net: Net
+    stack: StackT
+    memory: StackMem
+
+
+@lru_cache(maxsize=64)
+def _kinds(model: ModelSpec, recipe: Recipe) -> tuple[tuple[Kind, ...], Ends]:
+    return kinds_of(model, recipe), ends_of(model, recipe)
+
+
+def lower(job: Job) -> Lowered:
+    """All numbers of a job."""
+    kinds, ends = _kinds(job.model, job.recipe)
+    curve = attention_curve(job.cluster.device, job.stack.time.attention_kernel)
+    device = device_of(job.cluster, job.recipe.precision)
+    if curve is not None:
+        device = device._replace(
+            attention_c0=curve.c0, attention_c1=curve.c1, attention_w=curve.w
+        )
+    factor = job.stack.time.gemm_factor
+    device = device._replace(
+        gemm_frac=device.gemm_frac * factor, linear_frac=device.linear_frac * factor
+    )
+    return Lowered(
+        with_attention(kinds, curve),
+        ends,
+        device,
+        net_of(job.cluster),
+        stack_time_of(job.stack),
+        stack_memory_of(job.stack),
+    )

@@ -1,0 +1,139 @@
+"""The full invoice: tagged lines of device time and money that each total counts once."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from gangsaw.spec.base import Document, NonNegative, Positive
+from gangsaw.spec.result import CAUSES, IDLE_CAUSES
+
+Spending = Literal["capital", "operating"]
+Basis = Literal["step", "million tokens", "run", "month", "measured"]
+Dimension = Literal["cause", "stage", "tier", "item", "spending", "phase"]
+
+PHASES = ("start", "training", "batch ramp", "evaluation", "checkpoints", "failures", "services")
+"""What part of a run a line belongs to, in the order of the bill."""
+
+ALL_STAGES = "all"
+NO_TIER = "device"
+
+
+class Use(Document):
+    """Device-seconds of one step by cause, pipeline rank and tier of the network."""
+
+    cause: str
+    device_s: NonNegative
+    stage: str = Field(ALL_STAGES, description="pipeline rank, or 'all' where it is not known")
+    tier: str = Field(NO_TIER, description="tier whose links the time is spent on, or 'device'")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.cause not in CAUSES:
+            raise ValueError(f"cause={self.cause!r}: one of {', '.join(CAUSES)}")
+        return self
+
+
+class StepUse(Document):
+    """Where the device-seconds of one step go: what every invoice is made from.
+
+    The lines sum to devices x step time. It comes from an estimate, a simulated timeline or a
+    measured one; the bill does not ask which.
+    """
+
+    title: str
+    devices: int = Field(ge=1)
+    step_time_s: Positive
+    tokens_per_step: int = Field(ge=1)
+    lines: tuple[Use, ...]
+    source: Literal["estimate", "simulation", "measurement"] = "estimate"
+
+    @property
+    def device_s(self) -> float:
+        """Device-seconds of a step."""
+        return self.devices * self.step_time_s
+
+
+class RateItem(Document):
+    """One thing that an hour of a device costs, and whether that is capital or operating."""
+
+    item: str = Field(description="devices, fabric, building, energy, maintenance ...")
+    spending: Spending
+    usd_per_device_hour: NonNegative
+    unused_usd_per_device_hour: NonNegative | None = Field(
+        None, description="in hours without load (energy); None: the same"
+    )
+    keys: tuple[str, ...] = Field((), description="figures of the price book behind it")
+    note: str = ""
+
+
+class Rates(Document):
+    """What an hour of a device costs, item by item. The first item carries the device time."""
+
+    name: str = Field(description="on-demand, reserved-1y, spot, owned ...")
+    items: tuple[RateItem, ...] = Field(min_length=1)
+    not_billed: tuple[str, ...] = Field((), description="what has no figure, said on the bill")
+
+    @property
+    def usd_per_device_hour(self) -> float:
+        """All items of a loaded hour together."""
+        return math.fsum(i.usd_per_device_hour for i in self.items)
+
+
+class InvoiceLine(Document):
+    """One line. `device_s` stands on the line of the first item only, so it sums once."""
+
+    phase: str
+    cause: str
+    stage: str
+    tier: str
+    item: str
+    spending: Spending
+    device_s: float
+    usd: float
+
+
+class Invoice(Document):
+    """Lines that sum exactly to devices x wall time and to the money, whichever way they are cut."""
+
+    title: str
+    basis: Basis
+    offer: str
+    devices: int
+    wall_s: float
+    tokens: float
+    lines: tuple[InvoiceLine, ...]
+    device_s: float
+    usd: float
+    figures: tuple[str, ...] = Field((), description="price-book keys used")
+    stale: tuple[str, ...] = Field((), description="of these, figures older than a year")
+    not_billed: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def totals(self, by: Dimension) -> dict[str, tuple[float, float]]:
+        """Device-seconds and money by one dimension, dearest first; the parts sum exactly."""
+        groups: dict[str, list[InvoiceLine]] = {}
+        for line in self.lines:
+            groups.setdefault(getattr(line, by), []).append(line)
+        sums = {
+            name: (math.fsum(x.device_s for x in part), math.fsum(x.usd for x in part))
+            for name, part in groups.items()
+        }
+        return dict(sorted(sums.items(), key=lambda kv: (-kv[1][1], -kv[1][0])))
+
+    @property
+    def idle_device_s(self) -> float:
+        """Device-seconds during which no arithmetic of the model ran."""
+        return math.fsum(x.device_s for x in self.lines if x.cause in IDLE_CAUSES)
+
+    @property
+    def idle_frac(self) -> float:
+        """Share of the device time that is idle."""
+        return self.idle_device_s / self.device_s if self.device_s else 0.0
+
+    @property
+    def usd_per_million_tokens(self) -> float:
+        """Money a million tokens."""
+        return self.usd / self.tokens * 1e6 if self.tokens else 0.0
