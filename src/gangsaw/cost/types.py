@@ -234,6 +234,7 @@ class State(NamedTuple):
     offload_activations: float
     train_ends: float = 1.0  # embedding and head have gradients (LoRA: 0)
     frozen_bytes: float = 2.0  # of a frozen parameter (QLoRA: about 0.55)
+    fp8: float = 0.0  # linear layers run in fp8, weights are cached in it
 
 
 class RankMem(NamedTuple):
