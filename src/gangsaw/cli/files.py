@@ -1,0 +1,51 @@
+"""Files that a user names: rows of JSON lines, and paths that can be written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gangsaw.errors import InputError
+
+ROWS_LIMIT_BYTES = 256 * 10**6
+
+
+def read_table(name: str) -> dict[str, Any]:
+    """A TOML table, or a JSON object where the name ends in .json."""
+    from gangsaw.read.toml import read_json, read_toml
+
+    return read_json(name) if name.lower().endswith(".json") else read_toml(name)
+
+
+def read_rows(name: str) -> list[dict[str, Any]]:
+    """The objects of a JSON-lines file, one a line; blank lines are passed over."""
+    from gangsaw.read.toml import parse_json, read_text, shown
+
+    rows = [
+        parse_json(line, f"{shown(name)} line {number}")
+        for number, line in enumerate(read_text(name, ROWS_LIMIT_BYTES).split("\n"), start=1)
+        if line.strip()
+    ]
+    if not rows:
+        raise InputError(f"{shown(name)} has no rows. Legal: one JSON object a line")
+    return rows
+
+
+def writable(flag: str, name: str, endings: tuple[str, ...]) -> Path:
+    """A path that can be written: legal ending, in an existing folder, itself no folder."""
+    from gangsaw.read.toml import shown
+
+    path, said = Path(name), shown(name)
+    if path.suffix.lower() not in endings:
+        raise InputError(f"{flag} {said} has no legal ending. Legal: {', '.join(endings)}")
+    try:
+        if path.is_dir():
+            raise InputError(f"{flag} {said} is a folder. Legal: the path of a file")
+        if not path.parent.is_dir():
+            raise InputError(
+                f"{flag} {said}: folder {shown(path.parent)} does not exist."
+                " Legal: a path in an existing folder"
+            )
+    except (OSError, ValueError) as fault:
+        raise InputError(f"{flag} {said} cannot be a path: {fault}. Legal: a path") from None
+    return path

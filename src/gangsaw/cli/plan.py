@@ -1,0 +1,93 @@
+"""`gangsaw plan`: ranked legal plans, memory beside the bill."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gangsaw.cli import output as screen
+from gangsaw.cli import values
+from gangsaw.cli.flags import (
+    JobArgs,
+    LimitFlags,
+    PlanFlags,
+    RecipeFlags,
+    ReportFlags,
+    takes,
+)
+from gangsaw.errors import InputError, NoPlanFitsError
+
+if TYPE_CHECKING:
+    from gangsaw.search.space import Limits
+    from gangsaw.spec.job import Job
+
+DEFAULT_TOP = 5
+
+
+@takes(JobArgs, RecipeFlags, PlanFlags, LimitFlags, ReportFlags)
+def command(
+    args: JobArgs,
+    recipe: RecipeFlags,
+    fixed: PlanFlags,
+    goals: LimitFlags,
+    output: ReportFlags,
+) -> None:
+    """Search all legal plans; list the best with memory and bill side by side."""
+    from gangsaw.cli.options import job_from, plan_fields, seed_of
+    from gangsaw.cli.reporting import report_path, write_list_report
+    from gangsaw.search.space import search
+
+    path = report_path(output)
+    seed_of(output)
+    fields = plan_fields(fixed)
+    job, assumed = job_from(args, recipe)
+    limits = limits_from(goals, fields, job)
+    result = search(job, limits)
+    result = result.model_copy(update={"notes": (*assumed, *result.notes)})
+    if output.json:
+        screen.write_json(result)
+    else:
+        from gangsaw.report.text import plan_list_text
+
+        screen.show(lambda console: plan_list_text(result, console))
+    if path is not None and result.plans:
+        write_list_report(path, job, result)
+        screen.note(f"report: {path}")
+    if not result.plans:
+        raise NoPlanFitsError(
+            f"no plan fits: {result.searched.legal:,} legal plans, the nearest are"
+            f" {'in the document' if output.json else 'listed'}"
+        )
+
+
+def limits_from(flags: LimitFlags, fields: dict[str, object], job: Job) -> Limits:
+    """Limits of the search; goals that need more than was stated are refused."""
+    from gangsaw.cli.options import check_fixed
+    from gangsaw.search.space import Limits
+
+    check_fixed(job, fields, fewer_devices=flags.max_devices is not None)
+    for flag, text in (("--deadline", flags.deadline), ("--budget", flags.budget)):
+        if text is not None and job.recipe.tokens is None:
+            raise InputError(f"{flag} {text} is for a whole run. Legal: with --tokens, as 15T")
+    devices = job.cluster.devices
+    most = None
+    if flags.max_devices is not None:
+        most = values.whole("--max-devices", flags.max_devices, 1, devices)
+    return Limits(
+        max_devices=most,
+        deadline_s=values.duration_s("--deadline", flags.deadline) if flags.deadline else None,
+        budget_usd=values.usd("--budget", flags.budget) if flags.budget else None,
+        headroom_frac=headroom(flags.headroom),
+        fixed=fields,
+        top=values.whole("--top", flags.top, 1, 1000) if flags.top else DEFAULT_TOP,
+        fewer_devices=most is not None,
+    )
+
+
+def headroom(text: str | None) -> float:
+    """The share of memory that a plan must leave free; 0 when none was asked for."""
+    if text is None:
+        return 0.0
+    share = values.fraction("--headroom", text)
+    if share >= 1.0:
+        raise InputError(f"--headroom {text} leaves no memory. Legal: 0 to below 1, as 0.1 or 10%")
+    return share

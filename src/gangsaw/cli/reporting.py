@@ -1,0 +1,50 @@
+"""The HTML report of `plan` and `estimate`: where it goes, and what goes into it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gangsaw.cli.files import writable
+from gangsaw.cli.flags import ReportFlags
+from gangsaw.errors import RunFailedError
+
+if TYPE_CHECKING:
+    from gangsaw.spec.job import Job
+    from gangsaw.spec.result import EstimateResult, PlanListResult
+
+
+def report_path(flags: ReportFlags) -> Path | None:
+    """Where the report goes, checked before anything is computed."""
+    return None if flags.report is None else writable("--report", flags.report, (".html", ".htm"))
+
+
+def write_list_report(path: Path, job: Job, result: PlanListResult) -> None:
+    """The report of a search: its first plan is the chosen one."""
+    from gangsaw.report.html import write_report
+    from gangsaw.report.sweeps import plan_of, report_sweeps
+    from gangsaw.search.estimate import estimate
+
+    chosen = estimate(job, plan_of(result.plans[0].plan))
+    # The list says which labels the plan earned and why; its estimate alone cannot.
+    first = result.plans[0]
+    chosen = chosen.model_copy(update={"labels": first.labels, "why": first.why})
+    sweeps = report_sweeps(job, chosen, result.plans)
+    _write(path, lambda: write_report(path, result, chosen, sweeps))
+
+
+def write_estimate_report(path: Path, job: Job, chosen: EstimateResult) -> None:
+    """The report of one plan."""
+    from gangsaw.report.html import single_plan, write_report
+    from gangsaw.report.sweeps import report_sweeps
+
+    sweeps = report_sweeps(job, chosen, ())
+    _write(path, lambda: write_report(path, single_plan(job, chosen), chosen, sweeps))
+
+
+def _write(path: Path, write: Callable[[], None]) -> None:
+    try:
+        write()
+    except OSError as fault:
+        raise RunFailedError(f"{path} cannot be written: {fault.strerror or fault}") from None

@@ -1,0 +1,110 @@
+"""What a user types, turned into numbers: every refusal gives value, rule and legal choices."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+from gangsaw import units
+from gangsaw.errors import InputError
+
+_WHOLE = re.compile(r"^\+?[0-9]{1,18}$")
+
+
+def whole(flag: str, text: str, low: int = 1, high: int = 10**9) -> int:
+    """A whole number within [low, high]."""
+    if not _WHOLE.match(text.strip()):
+        raise InputError(f"{flag} {text!r} is not a whole number. Legal: {low:,} to {high:,}")
+    value = int(text)
+    if not low <= value <= high:
+        raise InputError(f"{flag} {text} is out of range. Legal: {low:,} to {high:,}")
+    return value
+
+
+def real(flag: str, text: str, low: float, high: float, what: str = "number") -> float:
+    """A finite number within [low, high]."""
+    legal = f"Legal: {low:g} to {high:g}"
+    try:
+        value = float(text)
+    except ValueError:
+        raise InputError(f"{flag} {text!r} is not a {what}. {legal}") from None
+    if not math.isfinite(value) or not low <= value <= high:
+        raise InputError(f"{flag} {text} is out of range. {legal}")
+    return value
+
+
+def fraction(flag: str, text: str) -> float:
+    """A share: `0.1`, or `10%`."""
+    if text.strip().endswith("%"):
+        return real(flag, text.strip()[:-1], 0.0, 100.0, "percentage") / 100.0
+    return real(flag, text, 0.0, 1.0, "share")
+
+
+def choice(flag: str, text: str, legal: Sequence[str]) -> str:
+    """One of `legal`, whatever its case."""
+    found = text.strip().lower()
+    if found in legal:
+        return found
+    near = difflib.get_close_matches(found, legal, n=1)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    raise InputError(f"{flag} {text!r} is unknown{hint}. Legal: {', '.join(legal)}")
+
+
+def quantity(flag: str, text: str, parse: Callable[[str], float], low: float, high: float) -> float:
+    """A quantity with a unit, read by one of the parsers of `units`, within [low, high]."""
+    try:
+        value = parse(text)
+    except ValueError as fault:
+        raise InputError(f"{flag}: {fault}") from None
+    if not low <= value <= high:
+        raise InputError(f"{flag} {text} is out of range. Legal: {low:g} to {high:g} in SI units")
+    return value
+
+
+def duration_s(flag: str, text: str) -> float:
+    """Seconds of a duration between a second and a century."""
+    return quantity(flag, text, units.parse_duration_s, 1.0, 100 * units.YEAR_S)
+
+
+def tokens(flag: str, text: str) -> float:
+    """A number of tokens such as `15T`, at least one."""
+    return quantity(flag, text, units.parse_count, 1.0, 1e18)
+
+
+_MONEY = re.compile(r"^\s*\$?\s*([0-9][0-9.,eE+]*)\s*([kKmMbB]?)\s*([A-Za-z]{3})?\s*$")
+
+
+def usd(flag: str, text: str) -> float:
+    """US dollars from `2e6USD`, `$2M`, `2,000,000 USD`."""
+    match = _MONEY.match(text)
+    rule = f"{flag} {text!r} is not an amount in US dollars. Legal: such as 2e6USD or $2M"
+    if match is None:
+        raise InputError(rule)
+    currency = (match.group(3) or "USD").upper()
+    if currency != "USD":
+        raise InputError(
+            f"{flag} {text!r}: prices are kept in USD, {currency} is not converted. Legal: USD"
+        )
+    scale = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9}[match.group(2).lower()]
+    try:
+        value = float(match.group(1).replace(",", "")) * scale
+    except ValueError:
+        raise InputError(rule) from None
+    if not math.isfinite(value) or not 0 < value <= 1e15:
+        raise InputError(f"{flag} {text} is out of range. Legal: more than 0, at most 1e15 USD")
+    return value
+
+
+def divisors(number: int, limit: int | None = None) -> tuple[int, ...]:
+    """All divisors of `number`, ascending, not above `limit`."""
+    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    every = sorted({*small, *(number // d for d in small)})
+    return tuple(d for d in every if limit is None or d <= limit)
+
+
+def nearest(value: int, legal: Iterable[int], count: int = 6) -> str:
+    """The legal values nearest to `value` on a log scale, ascending, as text."""
+    ranked = sorted(set(legal), key=lambda x: (abs(math.log(x) - math.log(max(value, 1))), x))
+    return ", ".join(str(x) for x in sorted(ranked[:count])) or "none"
