@@ -26,11 +26,13 @@ from gangsaw.jit import kernel
 
 TREE_SHARE = 0.88
 """Rate of double binary trees over rings on the same links (2 nodes of A100, 4 of H200)."""
-SWITCH_SHARE = 0.72
+SWITCH_SHARE = 0.74
 """Share of the ring rate at which a device sends and receives S for a reduction in NVSwitch."""
 ALL_TO_ALL_SHARE = 0.84
 """Rate of all-to-all over rings inside a domain (0.60-0.68 of the link)."""
-LOW_LATENCY, LOW_LATENCY_RATE = 0.25, 0.4
+P2P_SHARE = 0.75
+"""Rate of one message over rings inside a domain (8 x A100 sendrecv: 0.58 of the link)."""
+LOW_LATENCY, LOW_LATENCY_RATE = 0.5, 0.45
 """The protocol with flags in the data: share of the latency, share of the rate."""
 FAN_OUT = 0.5
 """All-to-all: ramp of a domain that is spoken to, in latencies (6.5 us a node)."""
@@ -64,8 +66,8 @@ def _link(net: Net, tier: int, members: float) -> float:
     In a mesh each peer has its own link, so two members use one of them.
     """
     if net.mesh[tier] > 0.0:
-        return net.bytes_per_s[tier] * min(1.0, (members - 1.0) / net.mesh[tier])
-    return net.bytes_per_s[tier]
+        return float(net.bytes_per_s[tier] * min(1.0, (members - 1.0) / net.mesh[tier]))
+    return float(net.bytes_per_s[tier])
 
 
 @kernel
@@ -100,7 +102,7 @@ def _tree_s(net: Net, total_bytes: float, ranks: float, stride: float) -> float:
     """All-reduce by trees between domains; inside the innermost by switch or by chain.
 
     Between two domains S bytes cross each way, among more 2 S through the busiest one. A switch
-    that reduces lets a device send and receive S once.
+    that reduces lets a device send and receive S once, or twice below a tree of many domains.
     """
     inner = 1.0
     x = 0.0
@@ -112,7 +114,8 @@ def _tree_s(net: Net, total_bytes: float, ranks: float, stride: float) -> float:
             units = members / inner
             rate = inner * _link(net, tier, units) * net.efficiency[tier]
             if net.reduction[tier] > 0.0:
-                x = max(x, total_bytes / (rate * SWITCH_SHARE))
+                passes = 1.0 if ranks / members <= 2.0 else 2.0
+                x = max(x, passes * total_bytes / (rate * SWITCH_SHARE))
                 startup += 2.0 * net.latency_s[tier]
             elif inner == 1.0 and units < ranks:
                 x = max(x, 2.0 * total_bytes * (units - 1.0) / (units * rate))
@@ -182,7 +185,9 @@ def all_to_all_s(
                 away = bytes_per_rank * (members - 1.0) / ranks
                 rate *= ALL_TO_ALL_SHARE
             x = away / rate
-            ramp = max(net.ramp_s[tier], FAN_OUT * net.latency_s[tier] * ranks / inner)
+            ramp = FAN_OUT * net.latency_s[tier] * ranks / inner
+            if inner == 1.0:
+                ramp = max(ramp, net.ramp_s[tier])
             worst = max(worst, net.latency_s[tier] + x + math.sqrt(ramp * x))
         inner = members
         if inner >= ranks:
@@ -206,6 +211,8 @@ def p2p_s(
         members = max(inner, group_path(net, ranks, stride, tier))
         if members > inner:
             rate = _link(net, tier, 2.0) * net.efficiency[tier]
+            if inner == 1.0:
+                rate *= P2P_SHARE
             worst = max(worst, net.latency_s[tier] + message_bytes / rate)
         inner = members
         if inner >= ranks:
@@ -226,8 +233,8 @@ def _bound_s(net: Net, total_bytes: float, ranks: float, stride: float, passes: 
         members = max(inner, group_path(net, ranks, stride, tier))
         if members > inner:
             rate = inner * net.bytes_per_s[tier]
-            if inner == 1.0 and members < ranks and tier + 1 < net.size.size:
-                rate += net.bytes_per_s[tier + 1]  # a device may use both links at once
+            if inner == 1.0 and members < ranks:  # a device may use its outer link as well
+                rate += net.bytes_per_s[tier + 1 :].max()
             traffic = passes * (1.0 - inner / ranks)
             if passes > 1.0 and net.reduction[tier] > 0.0:
                 traffic = min(traffic, 1.0)
