@@ -217,7 +217,7 @@ def rank_memory(
 
     held = in_flight(state.schedule, state.pp, state.vpp, state.m, load.rank)
     pending = weights_pending(state.schedule, state.pp, state.vpp, state.m, load.rank)
-    one = sums.kept + load.embedding * ends.embedding_kept + load.head * ends.head_kept
+    one = sums.kept + ends.boundary + load.embedding * ends.embedding_kept + load.head * ends.head_kept
     activations = held * one + pending * min(sums.waiting, one)
     host += activations * state.offload_activations
     activations *= 1.0 - state.offload_activations

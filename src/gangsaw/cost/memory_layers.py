@@ -133,7 +133,8 @@ def op_level_bytes(kind: Kind, cut: Cut, mem: StackMem) -> float:
     split = 2.0 * (q + v + out) + 4.0 * kind.heads + 2.0 * inner
     kept = split / cut.tp + 2.0 * kind.hidden / spread
     if kind.gated > 0.0 and kind.ffn > 0.0:
-        kept += 2.0 * kind.hidden / spread  # the down projection's output is a kept one
+        # The down projection's output is a kept one, though only the residual sum reads it.
+        kept += mem.op_unused_bytes * kind.hidden / spread
     total = tokens * kept
     if kind.experts > 0.0:
         total += routed_tokens(kind, cut, tokens) * 2.0 * kind.hidden
@@ -271,14 +272,18 @@ def end_memory(ends: Ends, cut: Cut, pp: float, mem: StackMem) -> EndMem:
     # The head's input gradient is whole on every rank, and under sequence parallelism so is the
     # input that was gathered again for the weight gradient.
     gathered = (2.0 if spread > 1.0 else 1.0) * cut.act_bytes * tokens * ends.hidden
+    logit_bytes = mem.logit_bytes
+    if cut.tp > 1.0 and mem.logit_bytes_tp > 0.0:
+        logit_bytes = mem.logit_bytes_tp
     return EndMem(
         embedding_params=embedding,
         head_params=head + ends.final_norm_params,
         embedding_kept=mem.dropout * tokens * ends.hidden / spread,
         head_kept=kept,
-        loss_peak=mem.logit_bytes * logits,
+        loss_peak=logit_bytes * logits,
         head_backward=cut.act_bytes * logits + mem.ends_grad_bytes * matrix + gathered,
         embedding_backward=mem.ends_grad_bytes * matrix,
-        logits_kept=min(mem.logit_bytes, 4.0) * logits,
+        logits_kept=min(logit_bytes, 4.0) * logits,
         block=mem.ends_grad_bytes * matrix,
+        boundary=mem.pipe_buffer_bytes * tokens * ends.hidden / spread * scale if pp > 1.0 else 0.0,
     )

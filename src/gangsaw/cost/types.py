@@ -169,6 +169,9 @@ class StackMem(NamedTuple):
     reserved_activation_frac: float
     reserved_block_frac: float
     workspace_bytes: float
+    pipe_buffer_bytes: float
+    logit_bytes_tp: float
+    op_unused_bytes: float
 
 
 class LayerMem(NamedTuple):
@@ -203,6 +206,7 @@ class EndMem(NamedTuple):
     embedding_backward: float  # dense gradient of the embedding
     logits_kept: float  # what an extra prediction head keeps of its logits until backward
     block: float  # bytes of the dense gradient of one end, for fragmentation
+    boundary: float  # stage output kept beside the layers, a microbatch in flight
 
 
 class RankLoad(NamedTuple):

@@ -66,7 +66,16 @@ class StackMemory(Document):
         0.0, description="of the dense gradient of an end, a block that nothing else reuses"
     )
     workspace_bytes: NonNegative = Field(
-        6.7e7, description="workspaces of the matrix libraries, inside the allocator"
+        6.7e7, description="workspaces and communication buckets inside the allocator"
+    )
+    pipe_buffer_bytes: NonNegative = Field(
+        0.0, description="a hidden element of a stage's output kept until its backward pass"
+    )
+    logit_bytes_tp: NonNegative = Field(
+        0.0, description="a logit at the peak of the loss where TP splits them; 0: as without TP"
+    )
+    op_unused_bytes: NonNegative = Field(
+        2.0, description="a hidden element, products that op-level recompute keeps needlessly"
     )
     notes: str = ""
 
