@@ -96,20 +96,20 @@ def kinds_of(model: ModelSpec, recipe: Recipe) -> tuple[Kind, ...]:
     if model.vision is not None:
         v = model.vision
         patches = recipe.images_per_sequence * v.patches_per_image
-        kinds.append(
-            kind_of(v.kind, recipe, patches / recipe.seq_len, float(v.patches_per_image))
-        )
+        kinds.append(kind_of(v.kind, recipe, patches / recipe.seq_len, float(v.patches_per_image)))
     return tuple(kinds)
 
 
 def ends_of(model: ModelSpec, recipe: Recipe) -> Ends:
     """Embedding and loss head as numbers; a tied head is counted where it is computed."""
-    head = model.vocab * model.hidden + (model.vocab if model.head_bias else 0)
+    width = model.embedding_width or model.hidden
+    head = model.vocab * width + (model.vocab if model.head_bias else 0)
+    embedding = model.embedding_params() + model.embedding_norm_params
     vision = model.vision
     return Ends(
         hidden=float(model.hidden),
         vocab=float(model.vocab),
-        embedding_params=float(model.embedding_params() + model.embedding_norm_params),
+        embedding_params=float(embedding + model.embedding_projection_params),
         head_params=float(head),
         tied=float(model.tied),
         final_norm_params=float(model.final_norm_params),

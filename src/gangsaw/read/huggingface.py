@@ -8,10 +8,9 @@ older files, keep its keys at the top).
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -20,6 +19,7 @@ from gangsaw.read import hf_vision
 from gangsaw.read.hf_families import FAMILIES
 from gangsaw.read.hf_keys import Keys
 from gangsaw.read.hf_layers import decoder
+from gangsaw.read.toml import read_json, shown
 from gangsaw.spec.model import ModelSpec, VisionSpec
 
 MAX_BYTES = 4 * 1024 * 1024
@@ -46,58 +46,9 @@ WRAPPERS = {
 }
 
 
-def read_json(path: Path, what: str = "config.json") -> dict[str, Any]:
-    """The JSON object in a file; InputError for what is none, and for a file too large to be one.
-
-    NaN and infinities, which JSON does not have, are refused.
-    """
-    text = read_text(path, what)
-    try:
-        found = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_twice)
-    except InputError as fault:
-        raise InputError(f"{path}: {fault}") from None
-    except RecursionError:
-        raise InputError(f"{path}: nested too deep for a {what}") from None
-    except ValueError as fault:
-        raise InputError(f"{path}: not a whole JSON document ({fault})") from None
-    if not isinstance(found, dict):
-        raise InputError(f"{path}: a JSON {type(found).__name__}; a {what} is an object {{...}}")
-    return found
-
-
-def read_text(path: Path, what: str) -> str:
-    """A small UTF-8 text file; InputError otherwise, before a large one is read."""
-    try:
-        if path.is_dir():
-            raise InputError(f"{path}: a directory; a {what} is a file in it")
-        if not path.is_file():
-            raise InputError(f"{path}: no such file; a {what} is expected here")
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise InputError(f"{path}: {size:,} bytes; a {what} has at most {MAX_BYTES:,}")
-        return path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: not text; a {what} is UTF-8 text") from None
-    except OSError as fault:
-        raise InputError(f"{path}: cannot be read ({fault.strerror})") from None
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise InputError(f"{name} is not a number that JSON or a shape can have")
-
-
-def _no_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    seen: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in seen:
-            raise InputError(f"key {key!r} stands there twice")
-        seen[key] = value
-    return seen
-
-
 def read_config(path: Path, name: str = "") -> ModelSpec:
     """The model of a `config.json`; InputError in one line where it is none."""
-    return model_of(read_json(path), str(path), name or _name_of(path))
+    return model_of(read_json(path, MAX_BYTES), shown(path), name or _name_of(path))
 
 
 def _name_of(path: Path) -> str:

@@ -8,7 +8,6 @@ docs/models.md shows examples, which the tests read.
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +15,7 @@ from pydantic import Field, ValidationError
 
 from gangsaw.errors import InputError
 from gangsaw.read.hf_keys import divisors
-from gangsaw.read.huggingface import read_text
+from gangsaw.read.toml import one_line, read_toml, shown, validate
 from gangsaw.spec.base import Count, CountOrZero, Document
 from gangsaw.spec.model import (
     AttentionSpec,
@@ -145,38 +144,18 @@ class ModelTable(Document):
 
 def read_model_toml(path: Path) -> ModelSpec:
     """The model of a TOML file; InputError in one line (file, key, value, rule)."""
-    text = read_text(path, "model TOML")
-    try:
-        values = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as fault:
-        raise InputError(f"{path}: not TOML ({fault})") from None
-    return model_of_table(values, str(path), path.stem)
+    return model_of_table(read_toml(path), shown(path), path.stem)
 
 
 def model_of_table(values: dict[str, Any], where: str, name: str) -> ModelSpec:
     """The model of a parsed TOML document."""
+    table = validate(ModelTable, values, where)
     try:
-        table = ModelTable.model_validate(values)
         return _spec(table, name)
     except ValidationError as fault:
-        raise InputError(f"{where}: {one_line(fault)}") from None
+        raise one_line(fault, where) from None
     except ValueError as fault:
         raise InputError(f"{where}: {fault}") from None
-
-
-def one_line(fault: ValidationError) -> str:
-    """What pydantic found, in one line: all unknown and missing keys, else the first wrong value."""
-    errors = fault.errors()
-    where = {id(e): ".".join(str(part) for part in e["loc"]) for e in errors}
-    parts = []
-    for kind, label in (("extra_forbidden", "unknown keys"), ("missing", "missing keys")):
-        keys = [where[id(e)] for e in errors if e["type"] == kind]
-        if keys:
-            parts.append(f"{label} {', '.join(keys)}")
-    if not parts:
-        first = errors[0]
-        parts.append(f"{where[id(first)]}={first['input']!r:.60}: {first['msg']}")
-    return "; ".join(parts)
 
 
 def _spec(table: ModelTable, name: str) -> ModelSpec:
@@ -204,18 +183,17 @@ def _spec(table: ModelTable, name: str) -> ModelSpec:
         kinds=kinds,
         order=tuple(order),
         final_norm_params=norm,
-        mtp=_mtp(table, kinds[order[-1]]) if table.mtp else None,
+        mtp=_mtp(table.mtp, kinds[order[-1]]) if table.mtp else None,
         vision=_vision(table.vision) if table.vision else None,
         **plain,
     )
 
 
-def _mtp(table: ModelTable, kind: LayerKind) -> MtpSpec:
-    assert table.mtp is not None
-    extra = table.mtp.extra_params
+def _mtp(table: MtpTable, kind: LayerKind) -> MtpSpec:
+    extra = table.extra_params
     if extra is None:
-        extra = 2 * table.hidden**2 + 3 * table.hidden
-    return MtpSpec(kind=kind, layers=table.mtp.layers, extra_params=extra)
+        extra = 2 * kind.hidden**2 + 3 * kind.hidden
+    return MtpSpec(kind=kind, layers=table.layers, extra_params=extra)
 
 
 def _vision(table: VisionTable) -> VisionSpec:

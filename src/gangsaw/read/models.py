@@ -9,8 +9,9 @@ from importlib import resources
 from pathlib import Path
 
 from gangsaw.errors import InputError
-from gangsaw.read.huggingface import model_of, read_config, read_json
+from gangsaw.read.huggingface import model_of, read_config
 from gangsaw.read.model_toml import read_model_toml
+from gangsaw.read.toml import read_json, shown
 from gangsaw.spec.model import ModelSpec
 
 _SUFFIXES = (".config.json", ".toml")
@@ -80,7 +81,7 @@ def load_model(ref: str) -> ModelSpec:
         return _from_catalog(name)
     if _exists(path):
         return read_config(path)
-    raise InputError(f"no model {ref!r:.80}; {_nearest(ref)}")
+    raise InputError(f"no model '{shown(ref)[:80]}'; {_nearest(ref)}")
 
 
 def _exists(path: Path) -> bool:
