@@ -187,9 +187,9 @@ def state_bytes(
     ends_trained = end_params if state.train_ends > 0.0 else 0.0
     train_dense = sums.dense - sums.frozen_dense + ends_trained
     train_expert = sums.expert - sums.frozen_expert
-    frozen = (sums.frozen_dense + end_params - ends_trained) * p_dense
-    frozen += sums.frozen_expert * p_expert
+    frozen = sums.frozen_dense * p_dense + sums.frozen_expert * p_expert
     params = mem.param_bytes * (train_dense * p_dense + train_expert * p_expert)
+    params += 2.0 * (end_params - ends_trained) * p_dense
     params += state.frozen_bytes * frozen + state.fp8 * mem.fp8_weight_bytes * sums.linear
     grads = mem.grad_bytes * (train_dense * g_dense + train_expert * g_expert)
     stepped = train_dense * o_dense + train_expert * o_expert
@@ -217,7 +217,12 @@ def rank_memory(
 
     held = in_flight(state.schedule, state.pp, state.vpp, state.m, load.rank)
     pending = weights_pending(state.schedule, state.pp, state.vpp, state.m, load.rank)
-    one = sums.kept + ends.boundary + load.embedding * ends.embedding_kept + load.head * ends.head_kept
+    one = (
+        sums.kept
+        + ends.boundary
+        + load.embedding * ends.embedding_kept
+        + load.head * ends.head_kept
+    )
     activations = held * one + pending * min(sums.waiting, one)
     host += activations * state.offload_activations
     activations *= 1.0 - state.offload_activations
@@ -245,9 +250,10 @@ def rank_memory(
         logits = top
     else:
         buffers += top
-    working = activations + logits + buffers
-    allocated = params + grads + optimizer + working
-    reserved = allocated * mem.reserved_factor + mem.reserved_activation_frac * working
+    allocated = params + grads + optimizer + activations + logits + buffers
+    # Fragments come from the sizes of one microbatch; the next one reuses its blocks.
+    fragments = min(activations, one + sums.inner) + logits + buffers
+    reserved = allocated * mem.reserved_factor + mem.reserved_activation_frac * fragments
     if load.head + load.embedding > 0.0:
         reserved += mem.reserved_block_frac * ends.block
     return RankMem(

@@ -60,7 +60,7 @@ class StackMemory(Document):
         128, description="vocabulary is padded to a multiple of this times TP; 0: not padded"
     )
     reserved_activation_frac: NonNegative = Field(
-        0.0, description="of activations, logits and buffers, reserved beyond them"
+        0.0, description="of one microbatch's activations, logits and buffers, lost to fragments"
     )
     reserved_block_frac: NonNegative = Field(
         0.0, description="of the dense gradient of an end, a block that nothing else reuses"
