@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from gangsaw.spec.base import Document, NonNegative, Positive
+from gangsaw.spec.base import CountOrZero, Document, Frac, NonNegative, Positive
 from gangsaw.spec.result import CAUSES, IDLE_CAUSES
 
 Spending = Literal["capital", "operating"]
@@ -95,8 +95,44 @@ class InvoiceLine(Document):
     usd: float
 
 
+class RunTerms(Document):
+    """What a whole run adds to its steps. Zero or None leaves a part out."""
+
+    tokens: Positive = Field(description="tokens of the run")
+    start_s: NonNegative = Field(0.0, description="allocation, initialisation, first steps")
+    ramp_tokens: NonNegative = Field(0.0, description="tokens over which the batch grows")
+    ramp_start_frac: Frac = Field(1.0, description="first batch over the full one")
+    eval_every_steps: CountOrZero = 0
+    eval_tokens: NonNegative = Field(0.0, description="tokens of one evaluation, forward only")
+    device_mtbf_h: Positive | None = Field(None, description="of one device; None: no failures")
+    restart_s: NonNegative = Field(0.0, description="from a failure to running again")
+    checkpoint_block_s: NonNegative = Field(0.0, description="training stands still for a save")
+    checkpoint_interval_s: Positive | None = Field(None, description="None: Daly's optimum")
+    straggler_frac: Frac = Field(0.0, description="of device-hours, lost to slow devices")
+    checkpoint_bytes: NonNegative = 0.0
+    checkpoints_kept: CountOrZero = 0
+    restore_egress: bool = Field(False, description="each restore is read across a paid boundary")
+    storage_key: str = "storage.object.standard"
+    egress_key: str = "egress.internet.aws"
+    figures: tuple[str, ...] = Field((), description="price-book keys that set these terms")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.ramp_tokens > self.tokens:
+            raise ValueError(
+                f"ramp_tokens={self.ramp_tokens!r} is more than the run's tokens={self.tokens!r}"
+            )
+        if self.ramp_tokens and not 0 < self.ramp_start_frac < 1:
+            raise ValueError(
+                f"ramp_start_frac={self.ramp_start_frac!r}: between 0 and 1 where the batch ramps"
+            )
+        if self.straggler_frac >= 1:
+            raise ValueError(f"straggler_frac={self.straggler_frac!r}: below 1")
+        return self
+
+
 class Invoice(Document):
-    """Lines that sum exactly to devices x wall time and to the money, whichever way they are cut."""
+    """Lines that sum exactly to devices x wall time and to the money, however they are cut."""
 
     title: str
     basis: Basis

@@ -1,0 +1,252 @@
+"""The invoice as text of 100 columns, as an HTML fragment and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from html import escape
+
+from gangsaw.bill.compare import Comparison
+from gangsaw.spec.invoice import Invoice
+from gangsaw.spec.result import IDLE_CAUSES, MemoryDoc
+from gangsaw.units import HOUR_S, format_frac, format_gib, format_s, format_usd, significant
+
+COLORS = {
+    "compute": "#2f6db5", "recompute": "#8db8e2", "bubble": "#b5b5b5", "tp_comm": "#e07b26",
+    "cp_comm": "#f0b13c", "ep_comm": "#8a5a33", "pp_comm": "#3f9148", "dp_comm": "#7a4fa3",
+    "optimizer": "#5f7385", "host": "#8c8c8c", "offload": "#35b2c4", "checkpoint": "#8a8f2a",
+    "failure": "#c8322b", "straggler": "#e58ab0", "unallocated": "#ffffff", "services": "#444444",
+}  # fmt: skip
+"""One colour a cause, everywhere."""
+
+WORDS = {
+    "tp_comm": "tensor-parallel communication", "cp_comm": "context-parallel communication",
+    "ep_comm": "expert-parallel communication", "pp_comm": "pipeline communication",
+    "dp_comm": "data-parallel communication", "host": "host overhead", "bubble": "pipeline bubble",
+    "recompute": "recomputation", "compute": "compute", "optimizer": "optimizer",
+    "offload": "offload", "checkpoint": "checkpoints", "failure": "failures",
+    "straggler": "stragglers", "unallocated": "unused devices", "services": "services",
+}  # fmt: skip
+"""A cause as a reader says it."""
+
+
+class InvoiceRow:
+    """One printed row: a cause (or a service) with its hours, its money by kind, its share."""
+
+    def __init__(self, label: str, cause: str, idle: bool) -> None:
+        self.label, self.cause, self.idle = label, cause, idle
+        self.device_h = self.capital_usd = self.operating_usd = 0.0
+
+    @property
+    def usd(self) -> float:
+        """Money of the row."""
+        return self.capital_usd + self.operating_usd
+
+
+def invoice_rows(invoice: Invoice) -> list[InvoiceRow]:
+    """Rows by cause: useful work first, then idle time, then services; dearest first in each."""
+    rows: dict[str, InvoiceRow] = {}
+    for line in invoice.lines:
+        service = line.phase == "services"
+        name = line.item if service else line.cause
+        if name not in rows:
+            rows[name] = InvoiceRow(WORDS.get(name, name), line.cause, line.cause in IDLE_CAUSES)
+        row = rows[name]
+        row.device_h += line.device_s / HOUR_S
+        if line.spending == "capital":
+            row.capital_usd += line.usd
+        else:
+            row.operating_usd += line.usd
+    order = {"services": 2}
+    return sorted(
+        rows.values(),
+        key=lambda r: (order.get(r.cause, 1 if r.idle else 0), -r.usd, -r.device_h),
+    )
+
+
+def _headline(invoice: Invoice) -> list[str]:
+    """Title, total, idle total, and what it is per."""
+    idle_h = invoice.idle_device_s / HOUR_S
+    idle_usd = sum(x.usd for x in invoice.lines if x.cause in IDLE_CAUSES)
+    return [
+        f"{invoice.title}: {invoice.basis}, {invoice.devices:,} devices x"
+        f" {format_s(invoice.wall_s)}, {invoice.offer}",
+        f"total {format_usd(invoice.usd)}, {significant(invoice.device_s / HOUR_S)} device-hours"
+        f" ({format_usd(invoice.usd_per_million_tokens)} a million tokens)",
+        f"idle  {format_usd(idle_usd)}, {significant(idle_h)} device-hours"
+        f" ({format_frac(invoice.idle_frac)})",
+    ]
+
+
+def invoice_text(invoice: Invoice, color: bool = False) -> str:
+    """The invoice in at most 100 columns; `color` uses block characters for the bars."""
+    rows = invoice_rows(invoice)
+    widest = max((r.usd for r in rows), default=0.0) or 1.0
+    full = "█" if color else "#"
+    head = f"{'':31}{'device-hours':>13}{'capital':>12}{'operating':>12}{'share':>8}"
+    out = [*_headline(invoice), "", head]
+    group = None
+    for row in rows:
+        kind = "services" if row.cause == "services" else "idle" if row.idle else "work"
+        if kind != group:
+            out.append(kind)
+            group = kind
+        share = row.usd / invoice.usd if invoice.usd else 0.0
+        bar = full * round(20 * row.usd / widest)
+        hours = significant(row.device_h) if row.device_h else "-"
+        out.append(
+            f"  {row.label:29}{hours:>13}{_money(row.capital_usd):>12}"
+            f"{_money(row.operating_usd):>12}{format_frac(share):>8} {bar}".rstrip()
+        )
+    kinds = invoice.totals("spending")
+    out.append(
+        f"{'total':31}{significant(invoice.device_s / HOUR_S):>13}"
+        f"{_money(kinds.get('capital', (0.0, 0.0))[1]):>12}"
+        f"{_money(kinds.get('operating', (0.0, 0.0))[1]):>12}{'100.0 %':>8}"
+    )
+    return "\n".join([*out, *_footnotes(invoice)])
+
+
+def _money(usd: float) -> str:
+    """Money, or a dash where there is none."""
+    return format_usd(usd) if usd else "-"
+
+
+def _footnotes(invoice: Invoice) -> list[str]:
+    """Phases, tiers, what is not billed, old figures."""
+    out = [""]
+    phases = invoice.totals("phase")
+    if len(phases) > 1:
+        parts = (f"{name} {format_usd(usd)}" for name, (_, usd) in phases.items())
+        out.append("by phase: " + ", ".join(parts))
+    tiers = {t: s for t, (s, _) in invoice.totals("tier").items() if t != "device" and s > 0}
+    if tiers:
+        parts = (f"{t} {significant(s / HOUR_S)} device-hours" for t, s in tiers.items())
+        out.append("exposed communication by tier: " + ", ".join(parts))
+    out += list(invoice.notes)
+    if invoice.not_billed:
+        out.append("not on this bill: " + "; ".join(invoice.not_billed))
+    if invoice.stale:
+        out.append("figures older than a year: " + ", ".join(invoice.stale))
+    return [part for line in out for part in _wrapped(line)]
+
+
+def _wrapped(line: str, width: int = 100) -> list[str]:
+    """A line broken at spaces to at most `width` columns."""
+    words, out = line.split(" "), [""]
+    for word in words:
+        if out[-1] and len(out[-1]) + 1 + len(word) > width:
+            out.append("  " + word)
+        else:
+            out[-1] = f"{out[-1]} {word}" if out[-1] else word
+    return out
+
+
+def invoice_csv(invoice: Invoice) -> str:
+    """Every line with all its tags, full precision; a spreadsheet's sums equal the totals."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(
+        ["phase", "cause", "stage", "tier", "item", "spending", "device_s", "device_h", "usd"]
+    )
+    for x in invoice.lines:
+        writer.writerow(
+            [x.phase, x.cause, x.stage, x.tier, x.item, x.spending, repr(x.device_s),
+             repr(x.device_s / HOUR_S), repr(x.usd)]
+        )  # fmt: skip
+    return out.getvalue()
+
+
+def invoice_html(invoice: Invoice) -> str:
+    """The invoice as an HTML fragment: a table with a thin bar a row; styles stand inline."""
+    rows = invoice_rows(invoice)
+    widest = max((r.usd for r in rows), default=0.0) or 1.0
+    cells = []
+    for row in rows:
+        share = row.usd / invoice.usd if invoice.usd else 0.0
+        color = COLORS.get(row.cause, "#444444")
+        hatch = (
+            f"background:repeating-linear-gradient(45deg,{color} 0 3px,#fff 3px 6px)"
+            if row.cause == "bubble"
+            else f"background:{color}"
+        )
+        bar = (
+            f'<span style="display:inline-block;height:.6em;border:1px solid #888;{hatch};'
+            f'width:{100 * row.usd / widest:.1f}%"></span>'
+        )
+        kind = "idle" if row.idle else "services" if row.cause == "services" else "work"
+        cells.append(
+            f'<tr class="{kind}"><th scope="row">{escape(row.label)}</th>'
+            f"<td>{significant(row.device_h) if row.device_h else '-'}</td>"
+            f"<td>{_money(row.capital_usd)}</td><td>{_money(row.operating_usd)}</td>"
+            f'<td>{format_frac(share)}</td><td class="bar">{bar}</td></tr>'
+        )
+    title, total, idle = (escape(x) for x in _headline(invoice))
+    notes = "".join(f"<li>{escape(x)}</li>" for x in _footnotes(invoice) if x)
+    return (
+        f'<section class="invoice"><h2>{title}</h2>'
+        f'<p class="total">{total}</p><p class="idle-total">{idle}</p>'
+        '<table><thead><tr><th scope="col">cause</th><th scope="col">device-hours</th>'
+        '<th scope="col">capital</th><th scope="col">operating</th><th scope="col">share</th>'
+        f'<th scope="col"></th></tr></thead><tbody>{"".join(cells)}</tbody></table>'
+        f'<ul class="notes">{notes}</ul></section>'
+    )
+
+
+def comparison_text(c: Comparison) -> str:
+    """Two bills side by side; each line says how much of it is time and how much price."""
+    head = f"{'':32}{'A':>11}{'B':>11}{'B - A':>11}{'of it time':>12}{'price':>11}"
+    out = [
+        f"A  {c.title_a}",
+        f"B  {c.title_b}",
+        f"B costs {format_usd(abs(c.usd))} {'more' if c.usd >= 0 else 'less'} than A"
+        f" ({format_usd(c.usd_b)} against {format_usd(c.usd_a)};"
+        f" {significant(c.device_h_b)} against {significant(c.device_h_a)} device-hours;"
+        f" {format_s(c.wall_s_b)} against {format_s(c.wall_s_a)})",
+        "",
+        head,
+    ]
+    out = [part for line in out[:3] for part in _wrapped(line)] + out[3:]
+    for x in c.lines:
+        label = WORDS.get(x.cause, x.cause)
+        label = label if x.phase == "training" else f"{x.phase}: {label}"
+        out.append(
+            f"{label[:31]:32}{_money(x.usd_a):>11}{_money(x.usd_b):>11}{_signed(x.usd):>11}"
+            f"{_signed(x.time_usd):>12}{_signed(x.price_usd):>11}"
+        )
+    out.append(
+        f"{'total':32}{_money(c.usd_a):>11}{_money(c.usd_b):>11}{_signed(c.usd):>11}"
+        f"{_signed(sum(x.time_usd for x in c.lines)):>12}"
+        f"{_signed(sum(x.price_usd for x in c.lines)):>11}"
+    )
+    return "\n".join(out)
+
+
+def _signed(usd: float) -> str:
+    """Money with its sign; a dash under a hundredth of a cent."""
+    if abs(usd) < 1e-4:
+        return "-"
+    return ("+" if usd > 0 else "-") + format_usd(abs(usd))
+
+
+def memory_text(memory: MemoryDoc, color: bool = False, width: int = 44) -> str:
+    """The memory chart that stands beside every bill: one bar a stage against capacity."""
+    parts = (
+        ("params_bytes", "p"), ("grads_bytes", "g"), ("optimizer_bytes", "o"),
+        ("activations_bytes", "a"), ("logits_bytes", "l"), ("buffers_bytes", "b"),
+    )  # fmt: skip
+    shades = {"p": "█", "g": "▓", "o": "▒", "a": "░", "l": "■", "b": "▪"} if color else {}
+    out = [
+        f"memory: peak {format_gib(memory.peak_bytes)} of {format_gib(memory.capacity_bytes)},"
+        f" headroom {format_frac(memory.headroom_frac)}, fits: {memory.fits}",
+        "p parameters  g gradients  o optimizer  a activations  l logits  b buffers  . reserved",
+    ]
+    for stage in memory.per_stage:
+        bar = ""
+        for name, letter in parts:
+            cells = round(width * getattr(stage, name) / memory.capacity_bytes)
+            bar += shades.get(letter, letter) * cells
+        peak = round(width * stage.peak_device_bytes / memory.capacity_bytes)
+        bar = bar + "." * max(0, peak - len(bar))
+        out.append(f"stage {stage.stage:>3} |{bar:<{width}}| {format_gib(stage.peak_device_bytes)}")
+    return "\n".join(out)

@@ -1,0 +1,115 @@
+"""Where the device-seconds of a step go, read from a plan's estimate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from gangsaw.bill.invoice import close_exactly
+from gangsaw.errors import InputError
+from gangsaw.spec.invoice import ALL_STAGES, NO_TIER, StepUse, Use
+from gangsaw.spec.result import EstimateResult, PlanResult
+
+COMM_AXIS = {
+    "tp_comm": "tp",
+    "cp_comm": "cp",
+    "ep_comm": "ep",
+    "pp_comm": "pp",
+    "dp_comm": "dp",
+}
+"""Axis whose collectives a cause of the bill belongs to."""
+
+
+def tier_shares(result: PlanResult, cause: str) -> dict[str, float]:
+    """Share of a communication cause by the tier that its collectives cross.
+
+    Shares follow the exposed seconds of the estimate's collectives of that axis; where none is
+    exposed, all of it stands on the device line.
+    """
+    axis = COMM_AXIS.get(cause)
+    if axis is None or not isinstance(result, EstimateResult):
+        return {NO_TIER: 1.0}
+    seconds: dict[str, float] = {}
+    for collective in result.collectives:
+        if collective.axis == axis and collective.exposed_s_per_step > 0:
+            seconds[collective.tier] = (
+                seconds.get(collective.tier, 0.0) + collective.exposed_s_per_step
+            )
+    total = math.fsum(seconds.values())
+    return {tier: s / total for tier, s in seconds.items()} if total > 0 else {NO_TIER: 1.0}
+
+
+def use_of_plan(result: PlanResult, tokens_per_step: int, title: str = "") -> StepUse:
+    """The use of one step of a plan: its bill's lines, communication split by tier.
+
+    An estimate knows the average device, so the stage is 'all'; a timeline knows each rank.
+    """
+    devices = round(result.bill.device_s / result.step_time_s)
+    lines = []
+    for line in result.bill.lines:
+        shares = tier_shares(result, line.cause)
+        parts = close_exactly([line.device_s * s for s in shares.values()], line.device_s)
+        lines += [
+            Use(cause=line.cause, device_s=part, stage=ALL_STAGES, tier=tier)
+            for tier, part in zip(shares, parts, strict=True)
+        ]
+    return StepUse(
+        title=title or plan_words(result),
+        devices=devices,
+        step_time_s=result.step_time_s,
+        tokens_per_step=tokens_per_step,
+        lines=tuple(lines),
+    )
+
+
+def use_of_ranks(
+    title: str,
+    rank_cause_s: Iterable[tuple[str, str, float]],
+    devices_per_rank: int,
+    step_time_s: float,
+    tokens_per_step: int,
+    source: str = "simulation",
+) -> StepUse:
+    """The use of one step from a timeline: (pipeline rank, cause, seconds) of each row.
+
+    Every row stands for `devices_per_rank` devices (its tensor, context and data group). Time of
+    a row that no cause claims is bubble: the row waits. Raises InputError when a row is busier
+    than the step is long.
+    """
+    rows: dict[str, dict[str, float]] = {}
+    for rank, cause, seconds in rank_cause_s:
+        row = rows.setdefault(rank, {})
+        row[cause] = row.get(cause, 0.0) + seconds
+    lines = []
+    for rank, causes in rows.items():
+        wait_s = step_time_s - math.fsum(causes.values())
+        if wait_s < -1e-6 * step_time_s:
+            raise InputError(
+                f"rank {rank} is busy for {step_time_s - wait_s!r} s of a step of {step_time_s!r} s"
+            )
+        causes["bubble"] = causes.get("bubble", 0.0) + max(0.0, wait_s)
+        lines += [
+            Use(cause=c, device_s=s * devices_per_rank, stage=rank)
+            for c, s in causes.items()
+            if s > 0
+        ]
+    return StepUse.model_validate(
+        {
+            "title": title,
+            "devices": devices_per_rank * len(rows),
+            "step_time_s": step_time_s,
+            "tokens_per_step": tokens_per_step,
+            "lines": lines,
+            "source": source,
+        }
+    )
+
+
+def plan_words(result: PlanResult) -> str:
+    """`tp8 pp16 dp128 1f1b`: the degrees above one and the schedule."""
+    plan = result.plan
+    degrees = (
+        (name, getattr(plan, name)) for name in ("tp", "cp", "pp", "vpp", "dp", "ep", "etp", "mbs")
+    )
+    words = [f"{name}{size}" for name, size in degrees if size > 1]
+    return " ".join([*words, plan.schedule] if plan.pp > 1 else words) or "one device"
