@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 
 from gangsaw.errors import InputError
 from gangsaw.read.toml import parse_toml, read_toml, shown, validate
-from gangsaw.spec.cluster import ClusterSpec
+from gangsaw.spec.cluster import ClusterSpec, TierSpec
 
 MAX_DEVICES = 1_048_576
 """Largest cluster that the catalog's outermost tiers describe."""
@@ -207,7 +207,9 @@ def _used_tiers(tiers: list[Any], devices: int, host: object) -> list[Any]:
     A job of 256 on domains of 72 takes 64 of each: schedulers place equal parts, and a group
     that straddles two domains would pay for it in every step.
     """
-    if not all(isinstance(t, dict) and isinstance(t.get("devices"), int) for t in tiers):
+    if not tiers or not all(isinstance(t, dict) for t in tiers):
+        return tiers
+    if not all(isinstance(t.get("devices"), int) and t["devices"] > 0 for t in tiers):
         return tiers
     used: list[Any] = []
     for tier in tiers:
@@ -221,6 +223,12 @@ def _used_tiers(tiers: list[Any], devices: int, host: object) -> list[Any]:
         if even:
             used[0] = {**used[0], "devices": even[-1]}
     return used
+
+
+def placed(tiers: Sequence[TierSpec], devices: int, per_host: int) -> tuple[TierSpec, ...]:
+    """Tiers that a cluster of `devices` uses, with rack-scale domains filled evenly."""
+    used = _used_tiers([tier.model_dump() for tier in tiers], devices, {"devices": per_host})
+    return tuple(TierSpec.model_validate(tier) for tier in used)
 
 
 def _checked(value: object, what: str) -> int:
