@@ -18,14 +18,11 @@ TYPES = (
     " qwen2_vl qwen2_vl_text qwen2_vl_vision qwen2_5_vl qwen2_5_vl_text qwen2_5_vl_vision"
     " starcoder2 stablelm granite granitemoe smollm3 seed_oss arcee ernie4_5 exaone4 helium"
     " dots1 hunyuan_v1_dense dbrx_attention dbrx_ffn mpt_attention"
-).split()
-
-BASE_KEYS_OF = "llama"
+).split()  # noqa: SIM905
 
 
 def config_class(model_type: str) -> type:
     """The transformers config class of a model type, nested ones included."""
-    from transformers import AutoConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from transformers.models.dbrx import configuration_dbrx as dbrx
     from transformers.models.mpt import configuration_mpt as mpt
@@ -41,7 +38,6 @@ def config_class(model_type: str) -> type:
         "qwen2_vl_text": q2.Qwen2VLTextConfig,
         "qwen2_5_vl_text": q25.Qwen2_5_VLTextConfig,
     }
-    del AutoConfig
     return own[model_type] if model_type in own else CONFIG_MAPPING[model_type]
 
 

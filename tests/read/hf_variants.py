@@ -6,7 +6,7 @@ from typing import Any
 
 BASE: dict[str, Any] = {
     "vocab_size": 1001, "hidden_size": 96, "intermediate_size": 176, "num_hidden_layers": 5,
-    "num_attention_heads": 12, "num_key_value_heads": 4,
+    "num_attention_heads": 12, "num_key_value_heads": 4, "pad_token_id": 0,
 }  # fmt: skip
 GPT = {"vocab_size": 1001, "n_embd": 96, "n_layer": 3, "n_head": 12, "n_positions": 77}
 DEEPSEEK = {
@@ -50,7 +50,7 @@ VARIANTS: list[dict[str, Any]] = [
     *_all("llama", BASE, {}, {"head_dim": 20}, {"attention_bias": True, "mlp_bias": True},
           {"tie_word_embeddings": True}, {"num_key_value_heads": None}, {"mlp_bias": True}),
     *_all("mistral", BASE, {}, {"head_dim": 24}, {"sliding_window": None}, {"tie_word_embeddings": True}),
-    *_all("ministral", BASE, {}, {"head_dim": 24}),
+    *_all("ministral", BASE, {"head_dim": 24}),
     *_all("mixtral", {**BASE, "num_local_experts": 6, "num_experts_per_tok": 2}, {}, {"head_dim": 24}),
     *_all("qwen2", BASE, {}, {"use_sliding_window": True, "max_window_layers": 2}, {"tie_word_embeddings": True}),
     *_all("qwen2_moe", {**BASE, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 40,
@@ -95,7 +95,7 @@ VARIANTS: list[dict[str, Any]] = [
     *_all("cohere", BASE, {}, {"use_qk_norm": True, "attention_bias": True}),
     *_all("cohere2", BASE, {}, {"attention_bias": True}),
     *_all("dbrx", {"vocab_size": 1001, "d_model": 96, "n_layers": 3, "n_heads": 12},
-          {"attn_config": {"kv_n_heads": 4}, "ffn_config": {"ffn_hidden_size": 56, "moe_num_experts": 6, "moe_top_k": 2}}),
+          {"attn_config": {"kv_n_heads": 4, "rope_theta": 10000.0}, "ffn_config": {"ffn_hidden_size": 56, "moe_num_experts": 6, "moe_top_k": 2}}),
     *_all("nemotron", BASE, {}, {"attention_bias": True, "mlp_bias": True}, {"head_dim": 16}),
     *_all("gpt_oss", {**BASE, "head_dim": 16, "num_local_experts": 6, "num_experts_per_tok": 2}, {}, {"attention_bias": False}),
     *_all("starcoder2", BASE, {}, {"use_bias": False, "tie_word_embeddings": False}),
@@ -108,7 +108,7 @@ VARIANTS: list[dict[str, Any]] = [
     *_all("ernie4_5", BASE, {}, {"use_bias": True, "tie_word_embeddings": False}),
     *_all("exaone4", BASE, {}),
     *_all("helium", BASE, {"head_dim": 8}, {"head_dim": 8, "attention_bias": True, "mlp_bias": True}),
-    *_all("hunyuan_v1_dense", BASE, {}, {"attention_bias": True, "head_dim": 16}),
+    *_all("hunyuan_v1_dense", BASE, {"head_dim": 8}, {"attention_bias": True, "head_dim": 16}),
     *_all("llama4_text", _without(LLAMA4_TEXT, "model_type"), {}, {"interleave_moe_layer_step": 2}, {"moe_layers": [0, 3], "attention_bias": True}),
     *_all("llava", {"text_config": {**BASE, "model_type": "llama"}, "vision_config": CLIP},
           {}, {"multimodal_projector_bias": False}, {"vision_feature_layer": [-2, -1]}, {"vision_config": SIGLIP},

@@ -61,7 +61,7 @@ _HARMLESS_NAMES = frozenset(
     init_config use_flash_attn use_flash_attention_2 embedding_fraction no_rope_layers
     no_rope_layer_interval pad_vocab_size_multiple bias_dropout_fusion tokens_per_second fps
     spatial_patch_size window_size fullatt_block_indexes
-    """.split()
+    """.split()  # noqa: SIM905
 )
 
 
@@ -204,7 +204,7 @@ def _could_be_a_shape(value: object) -> bool:
     if isinstance(value, bool) or value is None:
         return False
     if isinstance(value, float):
-        return value != value or value.is_integer() and abs(value) >= 2
+        return value != value or (value.is_integer() and abs(value) >= 2)
     if isinstance(value, int):
         return value not in (-1, 0, 1)
     return isinstance(value, (list, dict)) and bool(value)
