@@ -19,6 +19,7 @@ import numpy as np
 from gangsaw.cost.in_flight import in_flight, weights_pending
 from gangsaw.cost.memory_layers import end_memory, layer_memory
 from gangsaw.cost.types import (
+    DUALPIPE,
     FULL,
     PHASES,
     SELECTIVE,
@@ -302,14 +303,24 @@ def plan_memory(
 
 @kernel
 def _load_of(loads: Loads, group: int, state: State) -> RankLoad:
-    """One group of equal ranks as the load of its first rank."""
+    """One group of equal ranks as the load of its first rank.
+
+    DualPipe holds a second stage on each rank, the mirrored one of the other direction: twice the
+    layers, and both ends on the first and the last rank.
+    """
     heads = loads.heads[group]
+    embedding = loads.embedding[group]
+    layers = loads.layers[group]
+    if state.schedule == DUALPIPE:
+        layers = 2.0 * layers
+        heads = max(heads, embedding)
+        embedding = min(heads, 1.0)
     return RankLoad(
         rank=loads.first[group],
         ranks=state.pp,
-        layers=loads.layers[group],
-        largest_chunk=loads.layers[group],
-        embedding=loads.embedding[group],
+        layers=layers,
+        largest_chunk=layers,
+        embedding=embedding,
         head=min(heads, 1.0),
         mtp=max(heads - 1.0, 0.0),
     )

@@ -40,7 +40,8 @@ def rank_loads(model: ModelSpec, plan: Plan, counts: Sequence[int]) -> tuple[Ran
     """What each pipeline rank holds, from the transformer layers of each chunk in stage order.
 
     Kinds in the order of the model, then multi-token prediction (on the last chunk's rank), then
-    the vision tower (on the first). `counts` has pp x vpp entries that sum to the model's layers.
+    the vision tower (on the first). `counts` has pp x vpp entries that sum to the model's layers;
+    a DualPipe rank holds two stages of one chunk each.
     """
     kinds = len(model.kinds) + (model.mtp is not None) + (model.vision is not None)
     rows = np.zeros((plan.pp, kinds))
@@ -57,15 +58,24 @@ def rank_loads(model: ModelSpec, plan: Plan, counts: Sequence[int]) -> tuple[Ran
         rows[last, len(model.kinds)] += model.mtp.layers
     if model.vision is not None:
         rows[0, kinds - 1] += model.vision.layers
+    embedding, head = np.zeros(plan.pp), np.zeros(plan.pp)
+    embedding[0] = head[last] = 1.0
+    if plan.schedule == "dualpipe":
+        # The mirrored stage of the other direction lies on the same rank.
+        rows = rows + rows[::-1]
+        largest = np.maximum(largest, largest[::-1])
+        embedding, head = embedding + embedding[::-1], head + head[::-1]
+        embedding, head = np.minimum(embedding, 1.0), np.minimum(head, 1.0)
+    mtp = float(model.mtp.layers) if model.mtp else 0.0
     return tuple(
         RankLoad(
             rank=float(rank),
             ranks=float(plan.pp),
             layers=rows[rank],
             largest_chunk=largest[rank],
-            embedding=float(rank == 0),
-            head=float(rank == last),
-            mtp=float(model.mtp.layers) if model.mtp and rank == last else 0.0,
+            embedding=float(embedding[rank]),
+            head=float(head[rank]),
+            mtp=mtp * float(head[rank]),
         )
         for rank in range(plan.pp)
     )
