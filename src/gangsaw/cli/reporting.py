@@ -30,7 +30,7 @@ def write_list_report(path: Path, job: Job, result: PlanListResult) -> None:
     # The list says which labels the plan earned and why; its estimate alone cannot.
     first = result.plans[0]
     chosen = chosen.model_copy(update={"labels": first.labels, "why": first.why})
-    sweeps = report_sweeps(job, chosen, result.plans)
+    sweeps = report_sweeps(job, chosen, result.plans, estimate)
     _write(path, lambda: write_report(path, result, chosen, sweeps))
 
 
@@ -38,8 +38,9 @@ def write_estimate_report(path: Path, job: Job, chosen: EstimateResult) -> None:
     """The report of one plan."""
     from gangsaw.report.html import single_plan, write_report
     from gangsaw.report.sweeps import report_sweeps
+    from gangsaw.search.estimate import estimate
 
-    sweeps = report_sweeps(job, chosen, ())
+    sweeps = report_sweeps(job, chosen, (), estimate)
     _write(path, lambda: write_report(path, single_plan(job, chosen), chosen, sweeps))
 
 

@@ -61,3 +61,13 @@ MEMORY_LETTERS = {
     "params": "P", "grads": "G", "optimizer": "O", "activations": "A", "logits": "L",
     "buffers": "B", "reserved": "r", "outside": "x",
 }  # fmt: skip
+
+MEMORY_COLOURS_DARK = {
+    "params": "#8d9cc0",
+    "grads": "#b07fa0",
+    "optimizer": "#6c7c93",
+    "activations": "#d08a3c",
+    "logits": "#8fb3a5",
+    "buffers": "#5e594c",
+}
+"""The same on a dark page, where the darkest parts would vanish."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import groupby
 
-from gangsaw.spec.result import IDLE_CAUSES, BillDoc, PlanDoc, PlanResult
+from gangsaw.spec.result import IDLE_CAUSES, BillDoc, MemoryDoc, PlanDoc, PlanResult
 from gangsaw.units import (
     DAY_S,
     HOUR_S,
@@ -178,10 +178,15 @@ def idle_hours(bill: BillDoc) -> str:
     return f"{significant(bill.idle_device_hours)} idle device-h"
 
 
-def memory_use(result: PlanResult) -> str:
+def memory_peak(memory: MemoryDoc) -> str:
     """Peak against capacity in GiB: `71.2 of 79.6 GiB`."""
-    peak = format_gib(result.memory.peak_bytes).removesuffix(" GiB")
-    return f"{peak} of {format_gib(result.memory.capacity_bytes)}"
+    peak = format_gib(memory.peak_bytes).removesuffix(" GiB")
+    return f"{peak} of {format_gib(memory.capacity_bytes)}"
+
+
+def memory_use(result: PlanResult) -> str:
+    """Peak of the tightest stage against capacity."""
+    return memory_peak(result.memory)
 
 
 def rate(result: PlanResult) -> str:
