@@ -1,0 +1,236 @@
+"""Contiguous partition of layers over stages, and equal layers over ranks with heavy ends.
+
+Minimising the largest of the sums of consecutive pieces is the chains-on-chains problem; with
+limits a piece, "can it be done with no piece above T" is answered by letting every stage take as
+many layers as it may (Pinar and Aykanat, J. Parallel Distrib. Comput. 64, 2004, section 3), so
+bisection over T is exact. These functions serve one plan and a million plans; `search.stages`
+goes on from here to the smallest simulated step.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gangsaw.cost.types import Array
+from gangsaw.jit import kernel
+
+LOOP, V_SHAPE = 0, 1
+"""How chunks lie on ranks: stage s on rank s mod p, or down and up again."""
+
+
+@kernel
+def reach(
+    start: int, stage: int, chunks: int, limit_s: float, time: Array, held: Array, room: Array
+) -> int:
+    """How far stage `stage` gets from layer `start`: layers start to the result, exclusive.
+
+    `time` and `held` are prefix sums over layers, [layers + 1]. room[stage] is the memory of the
+    stage for layers, room[chunks + stage] the seconds that it has besides layers.
+    """
+    n = len(time) - 1
+    end = start
+    extra = room[chunks + stage]
+    while end < n:
+        if time[end + 1] - time[start] + extra > limit_s:
+            break
+        if held[end + 1] - held[start] > room[stage]:
+            break
+        end += 1
+    return end
+
+
+@kernel
+def feasible(limit_s: float, chunks: int, time: Array, held: Array, room: Array) -> bool:
+    """Whether all layers fit on the stages with none above `limit_s` or above its memory."""
+    at = 0
+    for stage in range(chunks):
+        if room[chunks + stage] > limit_s or room[stage] < 0.0:
+            return False
+        at = reach(at, stage, chunks, limit_s, time, held, room)
+    return at == len(time) - 1
+
+
+@kernel
+def bottleneck_s(chunks: int, time: Array, held: Array, room: Array) -> float:
+    """The smallest possible largest stage; inf when no partition fits into memory."""
+    low = 0.0
+    high = time[-1] + np.max(room[chunks:])
+    if not feasible(high, chunks, time, held, room):
+        return np.inf
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        if middle <= low or middle >= high:
+            break
+        if feasible(middle, chunks, time, held, room):
+            high = middle
+        else:
+            low = middle
+    return float(high)
+
+
+@kernel
+def partition(
+    layer_s: Array,
+    layer_bytes: Array,
+    chunks: int,
+    first_extra_s: float,
+    last_extra_s: float,
+    limit_bytes: Array,
+) -> Array:
+    """Layers of each stage, float64 [chunks], with the smallest possible largest stage.
+
+    layer_s, layer_bytes [layers]; `limit_bytes` [chunks] is what each stage has for its layers
+    (the ends' own memory already taken off). Among all optima, cuts lie as near as they can to
+    equal shares. All zeros when nothing fits.
+    """
+    n = len(layer_s)
+    time = np.zeros(n + 1)
+    held = np.zeros(n + 1)
+    for i in range(n):
+        time[i + 1] = time[i] + layer_s[i]
+        held[i + 1] = held[i] + layer_bytes[i]
+    room = np.zeros(2 * chunks)
+    room[:chunks] = limit_bytes
+    room[chunks] += first_extra_s
+    room[2 * chunks - 1] += last_extra_s
+    counts = np.zeros(chunks)
+    best = bottleneck_s(chunks, time, held, room)
+    if not np.isfinite(best):
+        return counts
+    level_cuts(best, chunks, time, held, room, counts)
+    return counts
+
+
+@kernel
+def level_cuts(
+    limit_s: float, chunks: int, time: Array, held: Array, room: Array, counts: Array
+) -> None:
+    """Write into `counts` a partition under `limit_s` whose cuts are nearest to equal shares."""
+    n = len(time) - 1
+    least = np.zeros(chunks + 1, np.int64)
+    least[chunks] = n
+    for stage in range(chunks - 1, 0, -1):
+        start = least[stage + 1]
+        while start > 0:
+            if time[least[stage + 1]] - time[start - 1] + room[chunks + stage] > limit_s:
+                break
+            if held[least[stage + 1]] - held[start - 1] > room[stage]:
+                break
+            start -= 1
+        least[stage] = start
+    share = (time[n] + np.sum(room[chunks:])) / chunks
+    at = 0
+    done = 0.0
+    for stage in range(chunks):
+        far = reach(at, stage, chunks, limit_s, time, held, room)
+        done += room[chunks + stage]
+        target = share * (stage + 1) - done
+        cut = max(at, least[stage + 1])
+        while cut < far and abs(time[cut + 1] - target) <= abs(time[cut] - target):
+            cut += 1
+        cut = min(cut, far)
+        if stage == chunks - 1:
+            cut = n
+        counts[stage] = cut - at
+        at = cut
+
+
+@kernel
+def balanced_counts(
+    layers: int,
+    p: int,
+    v: int,
+    shape: int,
+    layer_s: float,
+    first_s: float,
+    last_s: float,
+    max_layers: Array,
+) -> Array:
+    """Layers of each of p x v stages, float64 [p * v] in stage order, for equal layers.
+
+    The largest rank (all its chunks, with `first_s` of the embedding and `last_s` of the head)
+    is the smallest possible: ranks fill like water, later ranks first where equal, because they
+    hold fewer microbatches. `max_layers` [p] is each rank's memory limit. `shape` is LOOP
+    or V_SHAPE. All zeros when the layers do not fit.
+    """
+    counts = np.zeros(p * v)
+    if np.sum(np.minimum(max_layers, float(layers))) < layers:
+        return counts
+    last_rank = last_rank_of(p, v, shape)
+    extra = np.zeros(p)
+    extra[0] += first_s
+    extra[last_rank] += last_s
+    level = water_level(layers * layer_s, extra)
+    on_rank = np.zeros(p)
+    left = float(layers)
+    for rank in range(p):
+        whole = np.floor((level - extra[rank]) / layer_s)
+        on_rank[rank] = max(0.0, min(whole, max_layers[rank], left))
+        left -= on_rank[rank]
+    while left > 0.0:
+        best = -1
+        for rank in range(p - 1, -1, -1):
+            if on_rank[rank] + 1.0 > max_layers[rank]:
+                continue
+            if best < 0 or (
+                on_rank[rank] * layer_s + extra[rank] < on_rank[best] * layer_s + extra[best]
+            ):
+                best = rank
+        on_rank[best] += 1.0
+        left -= 1.0
+    for rank in range(p):
+        spread_chunks(rank, p, v, shape, on_rank[rank], last_rank, first_s, last_s, layer_s, counts)
+    return counts
+
+
+@kernel
+def water_level(work_s: float, extra: Array) -> float:
+    """The level to which work fills ranks that have `extra` already; those above it stay."""
+    p = len(extra)
+    level = 0.0
+    for _ in range(p):
+        below = 0
+        total = work_s
+        for rank in range(p):
+            if level == 0.0 or extra[rank] < level:
+                below += 1
+                total += extra[rank]
+        if total / below == level:
+            break
+        level = total / below
+    return level
+
+
+@kernel
+def last_rank_of(p: int, v: int, shape: int) -> int:
+    """The rank that holds the last stage."""
+    if shape == V_SHAPE and v % 2 == 0:
+        return 0
+    return p - 1
+
+
+@kernel
+def spread_chunks(
+    rank: int, p: int, v: int, shape: int, layers: float, last_rank: int, first_s: float,
+    last_s: float, layer_s: float, counts: Array,
+) -> None:  # fmt: skip
+    """Share a rank's layers over its chunks, the chunks with an end taking fewer."""
+    extra = np.zeros(v)
+    if rank == 0:
+        extra[0] += first_s
+    if rank == last_rank:
+        extra[v - 1] += last_s
+    mine = np.zeros(v)
+    left = layers
+    while left > 0.0:
+        best = 0
+        for chunk in range(1, v):
+            if mine[chunk] * layer_s + extra[chunk] < mine[best] * layer_s + extra[best]:
+                best = chunk
+        mine[best] += 1.0
+        left -= 1.0
+    for chunk in range(v):
+        place = rank
+        if shape == V_SHAPE and chunk % 2 == 1:
+            place = p - 1 - rank
+        counts[chunk * p + place] = mine[chunk]
