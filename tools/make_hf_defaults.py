@@ -10,7 +10,7 @@ import dataclasses
 import json
 from pathlib import Path
 
-TYPES = (
+TYPES = (  # noqa: SIM905
     "llama mistral ministral mixtral qwen2 qwen2_moe qwen3 qwen3_moe gemma gemma2 gemma3_text"
     " gemma3 phi phi3 phimoe deepseek_v2 deepseek_v3 glm glm4 glm4_moe gpt2 gpt_bigcode gptj"
     " gpt_neo gpt_neox falcon bloom opt mpt olmo olmo2 olmo3 olmoe cohere cohere2 dbrx nemotron"
@@ -18,7 +18,7 @@ TYPES = (
     " qwen2_vl qwen2_vl_text qwen2_vl_vision qwen2_5_vl qwen2_5_vl_text qwen2_5_vl_vision"
     " starcoder2 stablelm granite granitemoe smollm3 seed_oss arcee ernie4_5 exaone4 helium"
     " dots1 hunyuan_v1_dense dbrx_attention dbrx_ffn mpt_attention"
-).split()  # noqa: SIM905
+).split()
 
 
 def config_class(model_type: str) -> type:

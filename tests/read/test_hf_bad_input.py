@@ -64,17 +64,25 @@ def test_all_missing_keys_are_listed():
         {"model_type": "llama", "vocab_size": 32000},
         "missing keys hidden_size, num_hidden_layers, num_attention_heads, intermediate_size",
     )
-    refused({**LLAMA, "model_type": "mixtral"}, "missing keys num_local_experts, num_experts_per_tok")
+    refused(
+        {**LLAMA, "model_type": "mixtral"}, "missing keys num_local_experts, num_experts_per_tok"
+    )
     refused({**LLAMA, "model_type": "deepseek_v3"}, "missing keys n_routed_experts.*kv_lora_rank")
 
 
-@pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "intermediate_size"])
+@pytest.mark.parametrize(
+    "key",
+    ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "intermediate_size"],
+)
 def test_each_missing_key_is_named(key):
     refused({k: v for k, v in LLAMA.items() if k != key}, f"missing keys {key};")
 
 
 def test_experts_beyond_their_number():
-    refused({**MIXTRAL, "num_experts_per_tok": 9}, "num_experts_per_tok=9 is more than the 8 experts; legal here: 1 to 8")
+    refused(
+        {**MIXTRAL, "num_experts_per_tok": 9},
+        "num_experts_per_tok=9 is more than the 8 experts; legal here: 1 to 8",
+    )
     refused({**MIXTRAL, "num_local_experts": 0}, "num_local_experts=0")
 
 
@@ -104,28 +112,57 @@ def test_usual_keys_of_published_files_are_silent():
 
 
 def test_nested_configs_take_defaults_and_say_so():
-    text = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}
+    text = {
+        "model_type": "gemma3_text",
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "num_hidden_layers": 34,
+    }
     vision = {"model_type": "siglip_vision_model", "hidden_size": 1152, "intermediate_size": 4304,
               "num_hidden_layers": 27, "num_attention_heads": 16, "image_size": 896, "patch_size": 14, "vision_use_head": False}  # fmt: skip
-    model = model_of({"model_type": "gemma3", "text_config": text, "vision_config": vision}, "config.json", "x")
+    model = model_of(
+        {"model_type": "gemma3", "text_config": text, "vision_config": vision}, "config.json", "x"
+    )
     assert model.params() == load_model("gemma-3-4b").params()
     assert "vocab_size=262208" in model.notes[0]
     assert "num_attention_heads=8" in model.notes[0]
 
 
 def test_bad_vision_configs():
-    base = json.loads((Path(__file__).parents[2] / "src/gangsaw/catalog/models/llava-1.5-7b.config.json").read_text())
-    refused({**base, "vision_config": {**base["vision_config"], "patch_size": 999}}, "patch_size=999 is larger than image_size=336")
-    refused({**base, "vision_config": {**base["vision_config"], "num_attention_heads": 7}}, "num_attention_heads=7 does not divide the width 1024")
-    refused({**base, "vision_config": {**base["vision_config"], "model_type": "sam"}}, "'sam' is not a known vision tower")
+    base = json.loads(
+        (
+            Path(__file__).parents[2] / "src/gangsaw/catalog/models/llava-1.5-7b.config.json"
+        ).read_text()
+    )
+    refused(
+        {**base, "vision_config": {**base["vision_config"], "patch_size": 999}},
+        "patch_size=999 is larger than image_size=336",
+    )
+    refused(
+        {**base, "vision_config": {**base["vision_config"], "num_attention_heads": 7}},
+        "num_attention_heads=7 does not divide the width 1024",
+    )
+    refused(
+        {**base, "vision_config": {**base["vision_config"], "model_type": "sam"}},
+        "'sam' is not a known vision tower",
+    )
     refused({**base, "vision_config": 7}, "vision_config=7 is not a table")
-    refused({**base, "text_config": {**base["text_config"], "model_type": "nope"}}, "text_config: model_type='nope' has no reader")
+    refused(
+        {**base, "text_config": {**base["text_config"], "model_type": "nope"}},
+        "text_config: model_type='nope' has no reader",
+    )
 
 
 def test_layer_lists_that_are_too_short_or_unknown():
     gemma = {**LLAMA, "model_type": "gemma2"}
-    refused({**gemma, "layer_types": ["full_attention"] * 3}, "layer_types lists 3 layers, num_hidden_layers=32")
-    refused({**gemma, "layer_types": ["linear_attention"] * 32}, "layer_types has 'linear_attention'; legal here: full_attention")
+    refused(
+        {**gemma, "layer_types": ["full_attention"] * 3},
+        "layer_types lists 3 layers, num_hidden_layers=32",
+    )
+    refused(
+        {**gemma, "layer_types": ["linear_attention"] * 32},
+        "layer_types has 'linear_attention'; legal here: full_attention",
+    )
     refused({**gemma, "layer_types": "all"}, "is not a list")
 
 
@@ -148,7 +185,15 @@ def test_broken_files(tmp_path, data):
 
 
 def test_directories_missing_files_and_odd_names(tmp_path):
-    for ref in (str(tmp_path), str(tmp_path / "no.json"), str(tmp_path / "ünï\nçøde.json"), "", " ", "a\0b", "x" * 5000):
+    for ref in (
+        str(tmp_path),
+        str(tmp_path / "no.json"),
+        str(tmp_path / "ünï\nçøde.json"),
+        "",
+        " ",
+        "a\0b",
+        "x" * 5000,
+    ):
         with pytest.raises(InputError) as caught:
             load_model(ref)
         assert "\n" not in str(caught.value)
@@ -173,7 +218,9 @@ def test_unicode_paths_are_read(tmp_path):
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=5,
 )
 KEYS = sorted({*LLAMA, *MIXTRAL, "head_dim", "layer_types", "sliding_window", "moe_layers",

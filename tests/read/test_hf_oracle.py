@@ -13,7 +13,7 @@ import pytest
 from gangsaw.read.huggingface import WRAPPERS, model_of
 
 sys.path.insert(0, str(Path(__file__).parent))
-from hf_variants import VARIANTS  # noqa: E402
+from hf_variants import VARIANTS
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -98,7 +98,9 @@ def test_windows_as_transformers_lists_them():
             continue
         ours = model_of(copy.deepcopy(config), "config.json", "variant")
         windowed = [bool(ours.kinds[k].attention.window) for k in ours.order]
-        width = getattr(parsed, "sliding_window", None) or getattr(parsed, "attention_chunk_size", 0)
+        width = getattr(parsed, "sliding_window", None) or getattr(
+            parsed, "attention_chunk_size", 0
+        )
         assert windowed == [bool(width) and t != "full_attention" for t in listed], config
 
 
