@@ -177,3 +177,17 @@ def test_wrong_toml_is_one_line(tmp_path, old, new, said):
         load_model(_toml_with(tmp_path, old, new))
     assert "\n" not in str(caught.value)
     assert "model.toml" in str(caught.value)
+
+
+PUBLISHED_FILES = json.loads((ROOT / "tests/data/published_configs.json").read_text())["configs"]
+
+
+@pytest.mark.parametrize("case", PUBLISHED_FILES, ids=[c["name"] for c in PUBLISHED_FILES])
+def test_published_files_are_read_with_all_their_keys(case, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(case["config"]))
+    model = load_model(str(path))
+    assert model.params() == case["params"]
+    # Only shapes that the file leaves to transformers, and ignored switches, are noted.
+    for note in model.notes:
+        assert re.search("assumed|not read: (n_inner|attention_bias)$", note), note

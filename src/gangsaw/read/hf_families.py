@@ -172,6 +172,12 @@ def _bigcode(keys: Keys, traits: Traits) -> Traits:
     return traits
 
 
+def _minicpm(keys: Keys, traits: Traits) -> Traits:
+    """MiniCPM's published class ties embedding and head unless told otherwise."""
+    keys.values.setdefault("tie_word_embeddings", True)
+    return traits
+
+
 def _stablelm(keys: Keys, traits: Traits) -> Traits:
     """With parallel residuals one norm serves attention and MLP."""
     return replace(traits, norms=1) if keys.flag("use_parallel_residual") else traits
@@ -254,7 +260,7 @@ _MIXTRAL = Traits(
 
 FAMILIES: dict[str, Traits] = {
     "llama": _LLAMA,
-    "minicpm": _LLAMA,
+    "minicpm": replace(_LLAMA, adjust=_minicpm),
     "mistral": Traits(windows=uniform_window),
     "ministral": Traits(windows=listed_window),
     "mixtral": _MIXTRAL,

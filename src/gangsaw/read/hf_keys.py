@@ -60,7 +60,8 @@ _HARMLESS_NAMES = frozenset(
     hidden_activation norm_type alibi_bias_max prefix_lm attn_uses_sequence_id verbose
     init_config use_flash_attn use_flash_attention_2 embedding_fraction no_rope_layers
     no_rope_layer_interval pad_vocab_size_multiple bias_dropout_fusion tokens_per_second fps
-    spatial_patch_size window_size fullatt_block_indexes
+    spatial_patch_size window_size fullatt_block_indexes ignore_index attention_layers rotary
+    scale_emb scale_depth dim_model_base scale_attn_weights
     """.split()  # noqa: SIM905
 )
 
@@ -186,6 +187,10 @@ class Keys:
         if not isinstance(value, dict):
             raise InputError(f"{self.where}: {key}={json.dumps(value)[:80]} is not a table")
         return Keys(value, f"{self.where}: {key}", model_type, nested=True)
+
+    def know(self, keys: Iterable[str]) -> None:
+        """Take keys as read: they stand here as copies of what another part states."""
+        self._read.update(keys)
 
     def finish(self) -> tuple[str, ...]:
         """Notes of this config; UnknownKeysError where an unread key could change a shape."""

@@ -118,6 +118,7 @@ def _wrapped(values: dict[str, Any], where: str, model_type: str, name: str) -> 
     tower = wrapper.tower(top, vision, model.hidden)
     notes = [*text.finish(), *vision.finish()]
     if not flat:
+        top.know(text.defaults)  # older files repeat vocab_size and hidden_size on top
         notes += top.finish()
     tied = _tied(top, text, model_type)
     return model.model_copy(update={"vision": tower, "tied": tied, "notes": tuple(notes)})
