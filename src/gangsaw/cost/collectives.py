@@ -8,10 +8,10 @@ Sizes are bytes of the whole message (what each rank holds after an all-gather o
 reduce-scatter); times are seconds, with all such groups running at once, since every device
 counts only its own links.
 
-    t = overhead + hops x latency + x + sqrt(ramp x),    x = traffic / (share x bandwidth)
+    t = overhead + max(hops x latency, sqrt(ramp x)) + x,    x = traffic / (share x bandwidth)
 
-`hops x latency` is what a ring costs many nodes (about 40 us a node of 8), the root is the ramp
-of pipelined chunks: it halves the error of latency plus bandwidth between 1 MB and 1 GB. Rings,
+`hops x latency` is what a ring costs many nodes (about 40 us a node of 8); the root is the ramp
+of pipelined chunks, which halves the error of latency plus bandwidth from 1 MB to 1 GB. Rings,
 double binary trees and reduction in switches as NCCL builds them, each in a full-rate and a
 low-latency protocol; the fastest is taken, as its tuner does. Constants from the measured points
 in tests/data/collectives.jsonl; valid from 64 kB to 16 GB on 2 to 1,440 devices.
@@ -32,7 +32,7 @@ ALL_TO_ALL_SHARE = 0.84
 """Rate of all-to-all over rings inside a domain (0.60-0.68 of the link)."""
 P2P_SHARE = 0.75
 """Rate of one message over rings inside a domain (8 x A100 sendrecv: 0.58 of the link)."""
-LOW_LATENCY, LOW_LATENCY_RATE = 0.5, 0.45
+LOW_LATENCY, LOW_LATENCY_RATE = 0.7, 0.25
 """The protocol with flags in the data: share of the latency, share of the rate."""
 FAN_OUT = 0.5
 """All-to-all: ramp of a domain that is spoken to, in latencies (6.5 us a node)."""
@@ -71,30 +71,34 @@ def _link(net: Net, tier: int, members: float) -> float:
 
 
 @kernel
+def _faster_s(startup: float, x: float, ramp_s: float) -> float:
+    """The faster protocol: full rate, or low latency. `ramp_s`: the ramp at full rate, seconds."""
+    low = max(LOW_LATENCY * startup, ramp_s / math.sqrt(LOW_LATENCY_RATE)) + x / LOW_LATENCY_RATE
+    return min(max(startup, ramp_s) + x, low)
+
+
+@kernel
 def _ring_s(net: Net, traffic: float, ranks: float, stride: float, passes: float) -> float:
     """Rings over all ranks: each of k members a domain carries 1/k of what crosses its tier.
 
     `traffic`: bytes through every cut of the ring; `passes`: rounds over the ring (all-reduce 2).
     """
     inner = 1.0
-    rate = math.inf
+    x = 0.0
     startup = 0.0
-    ramp = 0.0
+    ramp_s = 0.0
     for tier in range(net.size.size):
         members = max(inner, group_path(net, ranks, stride, tier))
         if members > inner:
             units = members / inner
-            rate = min(rate, inner * _link(net, tier, units) * net.efficiency[tier])
+            own = traffic / (inner * _link(net, tier, units) * net.efficiency[tier])
+            x = max(x, own)
+            ramp_s = max(ramp_s, math.sqrt(net.ramp_s[tier] * own))
             startup += passes * (ranks / inner - ranks / members) * net.latency_s[tier]
-            ramp = net.ramp_s[tier]
         inner = members
         if inner >= ranks:
             break
-    x = traffic / rate
-    slow = x / LOW_LATENCY_RATE
-    return min(
-        startup + x + math.sqrt(ramp * x), LOW_LATENCY * startup + slow + math.sqrt(ramp * slow)
-    )
+    return _faster_s(startup, x, ramp_s)
 
 
 @kernel
@@ -107,7 +111,7 @@ def _tree_s(net: Net, total_bytes: float, ranks: float, stride: float) -> float:
     inner = 1.0
     x = 0.0
     startup = 0.0
-    ramp = 0.0
+    ramp_s = 0.0
     for tier in range(net.size.size):
         members = max(inner, group_path(net, ranks, stride, tier))
         if members > inner:
@@ -115,23 +119,21 @@ def _tree_s(net: Net, total_bytes: float, ranks: float, stride: float) -> float:
             rate = inner * _link(net, tier, units) * net.efficiency[tier]
             if net.reduction[tier] > 0.0:
                 passes = 1.0 if ranks / members <= 2.0 else 2.0
-                x = max(x, passes * total_bytes / (rate * SWITCH_SHARE))
+                own = passes * total_bytes / (rate * SWITCH_SHARE)
                 startup += 2.0 * net.latency_s[tier]
             elif inner == 1.0 and units < ranks:
-                x = max(x, 2.0 * total_bytes * (units - 1.0) / (units * rate))
+                own = 2.0 * total_bytes * (units - 1.0) / (units * rate)
                 startup += 2.0 * (units - 1.0) * net.latency_s[tier]
             else:
-                crossings = 1.0 if units <= 2.0 else 2.0
-                x = max(x, crossings * total_bytes / (rate * TREE_SHARE))
+                crossings = 1.0 if ranks / inner <= 2.0 else 2.0
+                own = crossings * total_bytes / (rate * TREE_SHARE)
                 startup += 2.0 * math.ceil(math.log2(units)) * net.latency_s[tier]
-            ramp = net.ramp_s[tier]
+            x = max(x, own)
+            ramp_s = max(ramp_s, math.sqrt(net.ramp_s[tier] * own))
         inner = members
         if inner >= ranks:
             break
-    slow = x / LOW_LATENCY_RATE
-    return min(
-        startup + x + math.sqrt(ramp * x), LOW_LATENCY * startup + slow + math.sqrt(ramp * slow)
-    )
+    return _faster_s(startup, x, ramp_s)
 
 
 @kernel

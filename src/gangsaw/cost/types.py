@@ -29,7 +29,7 @@ Array = NDArray[np.float64]
     DUALPIPE,
     DUALPIPE_V,
     AUTO,
-) = range(13)  # noqa: E501
+) = range(13)
 # Recompute by number.
 NONE, SELECTIVE, FULL = range(3)
 # What `selective` means in a stack.
@@ -130,8 +130,8 @@ class Net(NamedTuple):
     latency_s: Array
     efficiency: Array
     reduction: Array  # 1.0 where switches reduce
-    ramp_s: Array  # x seconds at full rate need sqrt(ramp_s * x) more
-    mesh: Array  # 1.0 where each pair of devices has its own link
+    ramp_s: Array  # x seconds at full rate take sqrt(ramp_s x) to get there
+    mesh: Array  # peers with a link each where there is no switch, else 0
 
 
 class StackMem(NamedTuple):
@@ -346,7 +346,7 @@ class Loads(NamedTuple):
     chunk: Array  # (R,) layers of its largest chunk
     embedding: Array  # (R,) 1.0 where the embedding is
     heads: Array  # (R,) loss heads computed there (1 + those of multi-token prediction)
-    count: Array  # (R,) how many ranks are like this
+    ranks: Array  # (R,) how many ranks are like this
     first: Array  # (R,) the lowest rank of this kind (it holds most microbatches in flight)
     last: Array  # (R,) the highest rank of this kind
 

@@ -22,6 +22,7 @@ class AttentionCurve(Document):
     c1: NonNegative
     w: NonNegative
     source: str
+    as_of: str = ""
 
 
 class DeviceSpec(Document):
@@ -61,7 +62,7 @@ class TierSpec(Document):
     oversubscription: Positive = 1.0
     efficiency: Positive = Field(0.8, description="share of the line rate that collectives reach")
     ramp_s: NonNegative = Field(
-        5e-5, description="collectives of x seconds at full rate need sqrt(ramp_s * x) more"
+        5e-5, description="collectives of x seconds at full rate need sqrt(ramp_s * x) to get there"
     )
     in_network_reduction: bool = False
     mesh: bool = Field(
@@ -69,6 +70,7 @@ class TierSpec(Document):
         description="links go to each peer: n members use (n-1)/(devices-1) of the bandwidth",
     )
     source: str = ""
+    as_of: str = ""
 
 
 class HostSpec(Document):
@@ -81,6 +83,7 @@ class HostSpec(Document):
     node_power_w: NonNegative = 0.0
     nics: NonNegative = 0.0
     source: str = ""
+    as_of: str = ""
 
 
 class ClusterSpec(Document):
