@@ -149,7 +149,7 @@ def routed(
             f"{keys.where}: {topk_key}={topk} is more than the {experts} experts;"
             f" legal here: 1 to {experts}"
         )
-    return MoeSpec(experts=experts, topk=topk, expert=expert, **more)  # type: ignore[arg-type]
+    return MoeSpec(experts=experts, topk=topk, expert=expert, **more)
 
 
 def layer_kinds(keys: Keys, traits: Traits) -> tuple[tuple[LayerKind, ...], tuple[int, ...]]:
