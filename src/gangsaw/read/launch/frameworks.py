@@ -1,0 +1,232 @@
+"""Settings of any framework to a LaunchFile: translate, resolve, complete, build."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gangsaw.errors import InputError
+from gangsaw.read.launch import build, hf, megatron, own, titan, world
+from gangsaw.read.launch.document import Framework, LaunchFile, Settings
+from gangsaw.read.launch.facts import Facts, Vocabulary, catalog_name, vocabulary
+from gangsaw.read.models import load_model
+from gangsaw.spec import ModelSpec
+
+_SECTIONS = (
+    "model", "train", "training", "parallelism", "activation_checkpoint", "optimizer", "compile",
+    "checkpoint", "metrics", "experimental", "float8", "quantize", "comm",
+)  # fmt: skip
+_HF = ("deepspeed", "llama-factory", "axolotl", "gpt-neox", "nanotron")
+_NAMES_SIMPLE = {
+    "tensor_parallelism": "tensor_model_parallel_size",
+    "pipeline_parallelism": "pipeline_model_parallel_size",
+    "context_parallelism": "context_parallel_size",
+    "virtual_pipeline_parallelism": "virtual_pipeline_model_parallel_size",
+    "sequence_parallelism": "sequence_parallel",
+    "expert_parallelism": "expert_model_parallel_size",
+}
+_VERL = {
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": "micro_batch_size",
+    "actor_rollout_ref.actor.ppo_mini_batch_size": "verl_mini_batch",
+    "actor_rollout_ref.model.path": "tokenizer_model",
+    "data.max_prompt_length": "verl_prompt",
+    "data.max_response_length": "verl_response",
+    "trainer.nnodes": "num_nodes",
+    "trainer.n_gpus_per_node": "num_gpus_per_node",
+    "actor_rollout_ref.rollout.gpu_memory_utilization": "verl_rollout_share",
+}
+_VERL_PREFIX = "actor_rollout_ref.actor.megatron."
+
+
+def key_of(framework: Framework) -> Callable[[str], str]:
+    """How a framework's keys are brought to the spelling of its vocabulary."""
+    if framework in ("megatron-lm", "megatron-bridge", "nemo"):
+        return _megatron_key
+    if framework == "verl":
+        return _verl_key
+    if framework == "torchtitan":
+        return _titan_key
+    if framework in ("gpt-neox", "deepspeed"):
+        return lambda key: key.replace("-", "_")
+    return lambda key: key
+
+
+def _megatron_key(key: str) -> str:
+    last = key.rsplit(".--", 1)[-1] if ".--" in key else key.rsplit(".", 1)[-1]
+    last = last.lstrip("-").replace("-", "_")
+    return _NAMES_SIMPLE.get(last, last)
+
+
+def _verl_key(key: str) -> str:
+    if key in _VERL:
+        return _VERL[key]
+    if key.startswith(_VERL_PREFIX):
+        return _megatron_key(key)
+    return f"verl.{key}"
+
+
+def _titan_key(key: str) -> str:
+    """A recipe's `training.local_batch_size`, or the class-named `Config` fields, by section."""
+    parts = key.split(".")
+    if len(parts) > 2 and parts[0] not in _SECTIONS and parts[1] in _SECTIONS:
+        parts = parts[1:]
+    if parts[0] == "model_spec":
+        return "model.flavor" if parts[-1] == "flavor" else key
+    return ".".join(parts)
+
+
+def recognised(settings: Settings, framework: Framework) -> int:
+    """How many settings bear on the plan or the model."""
+    words, spell = vocabulary(framework), key_of(framework)
+    return sum(1 for item in settings if words.means(spell(item.key)))
+
+
+def launch_file(settings: Settings, framework: Framework, where: str) -> LaunchFile:
+    """Everything that the settings say, and what follows from them."""
+    facts = Facts(settings)
+    for key in [key for key in settings.items if key.startswith("@")]:
+        item = settings.items.pop(key)
+        value = item.value
+        if key == "@named_world":
+            facts.derive("named_world", value)
+        elif isinstance(value, int) and value > 0:
+            facts.state(key[1:], value, settings.at(item.line))
+    if framework == "slurm":
+        return _finish(facts, framework, where, "", None)
+    if framework == "gangsaw":
+        name = own.take(facts)
+        words = None
+    else:
+        words = vocabulary(framework)
+        facts.take(words, key_of(framework))
+        name = _name(facts, framework)
+    model = _named(facts, name)
+    if words is not None:
+        _resolve(facts, framework, words, model)
+    else:
+        world.complete(facts)
+        own.finish(facts)
+    return _finish(facts, framework, where, name, model)
+
+
+def _name(facts: Facts, framework: Framework) -> str:
+    """The catalog's name of the model that the file names, "" when it names none."""
+    if framework == "torchtitan":
+        found = titan.named_model(facts) or _titan_flavor(facts)
+        if found:
+            return found
+    path = facts.get("model_path") or facts.get("tokenizer_path")
+    texts = [str(path)] if path else []
+    for text in [*texts, *facts.settings.names]:
+        name = catalog_name(text)
+        if name:
+            return name
+    return ""
+
+
+def _titan_flavor(facts: Facts) -> str:
+    """`llama3_405b` and `model_registry("405B")` of a recipe."""
+    for text in facts.settings.names:
+        name = catalog_name(text.replace("_", "-"))
+        if name:
+            return name
+        facts.derive("flavor", text) if text.rstrip("B").isdigit() else None
+    return titan.named_model(facts)
+
+
+def _named(facts: Facts, name: str) -> ModelSpec | None:
+    if not name:
+        return None
+    try:
+        return load_model(name)
+    except InputError:
+        facts.lack(f"model: {name} is not in the catalog")
+        return None
+
+
+def _resolve(
+    facts: Facts, framework: Framework, words: Vocabulary, model: ModelSpec | None
+) -> None:
+    source = f"default of {words.framework} {words.release}"
+    shaped = facts.whole("layers") is not None and facts.whole("hidden") is not None
+    if shaped and model is not None and facts.whole("vocab") is None:
+        facts.derive("vocab", model.vocab, f"published shape of {model.name}")
+    if words.framework == "megatron":
+        facts.state("gqa_flag_needed", framework == "megatron-lm", "")
+        if framework == "verl":
+            _verl(facts)
+        if framework != "megatron-lm":
+            _bridge_defaults(facts, framework)
+        if model is not None and not shaped:
+            build.fill_from_model(facts, model)
+        facts.defaults(words)
+        megatron.resolve(facts, source)
+        world.complete(facts)
+        return
+    if model is not None and not shaped:
+        build.fill_from_model(facts, model)
+    if framework == "gpt-neox":
+        hf.neox(facts, source)
+    elif framework == "nanotron":
+        hf.nanotron(facts, source)
+    facts.defaults(words)
+    if framework == "torchtitan":
+        titan.resolve(facts, source)
+        world.complete(facts) if facts.whole("dp") else None
+        titan.degrees(facts)
+        world.complete(facts)
+        titan.split(facts)
+    elif framework in _HF:
+        hf.resolve(facts, framework in ("llama-factory", "axolotl"))
+        if framework != "nanotron":
+            world.complete(facts, batch=False)
+            hf.batch(facts)
+            hf.sharding(facts)
+        world.complete(facts)
+
+
+def _verl(facts: Facts) -> None:
+    """verl's batch and length keys. Source: verl/trainer/config/ppo_megatron_trainer.yaml, v0.6."""
+    prompt, response = facts.whole("verl_prompt"), facts.whole("verl_response")
+    if prompt and response:
+        facts.derive("seq", prompt + response)
+    facts.derive("dist_opt", True)
+    facts.derive("bf16", True)
+    facts.derive("sp", (facts.whole("tp") or 1) > 1)
+
+
+def _bridge_defaults(facts: Facts, framework: Framework) -> None:
+    """What Megatron-Bridge's and NeMo's recipes start from.
+
+    Source: megatron/bridge/recipes/common.py 0.3 and nemo/collections/llm/recipes 2.5: bf16_mixed,
+    distributed optimizer with overlap, providers without biases and dropout.
+    """
+    source = "Megatron-Bridge 0.3 recipes" if framework != "nemo" else "NeMo 2.5 recipes"
+    mixed = str(facts.settings.get("mixed_precision") or facts.settings.get("cfg.mixed_precision"))
+    if "fp8" in mixed:
+        facts.derive("precision", "fp8")
+    for name, value in (("bf16", True), ("dist_opt", True), ("bias", False),
+                        ("hidden_dropout", 0.0), ("attention_dropout", 0.0),
+                        ("normalization", "RMSNorm"), ("positions", "rope"), ("gated", True),
+                        ("overlap_grad", True), ("overlap_param", True)):  # fmt: skip
+        facts.assume(name, value, source)
+
+
+def _finish(
+    facts: Facts, framework: Framework, where: str, name: str, named: ModelSpec | None
+) -> LaunchFile:
+    settings = facts.settings
+    own_shape = any(facts.is_stated(key) for key in ("layers", "hidden", "heads", "ffn"))
+    model = named if named is not None and not own_shape else build.build_model(facts, name)
+    recipe = build.build_recipe(facts)
+    plan = build.build_plan(facts)
+    if model is not None and facts.get("layers") is None:
+        facts.derive("layers", model.layers)
+    hidden = ("gqa_flag_needed",)
+    return LaunchFile(
+        path=where, framework=framework, version=str(settings.get("version") or ""),
+        stated=tuple(facts.stated), assumed=tuple(facts.assumed), unread=tuple(settings.unread),
+        facts={key: fact.value for key, fact in facts.held.items() if key not in hidden},
+        wheres={k: f.where for k, f in facts.held.items() if f.origin == "stated" and f.where},
+        env={key: str(item.value) for key, item in settings.env.items()},
+        model_name=name, model=model, recipe=recipe, plan=plan, missing=tuple(facts.missing),
+    )  # fmt: skip
