@@ -56,7 +56,6 @@ def attention_s(kind: Kind, cut: Cut, device: Device, stack: StackT, backward: b
     sequences = cut.mbs * cut.seq_len * kind.tokens_frac / s
     heads = kind.heads / cut.tp
     width = kind.head_dim + kind.v_head_dim
-    scores = sequences * heads * s * keys_seen(s, kind.window, kind.causal) / cut.cp
     if stack.fused_attention > 0.0:
         paid = sequences * heads * s * keys_paid(s, kind.window, kind.causal) / cut.cp
         a = kind.attention_a_bwd if backward else kind.attention_a_fwd

@@ -6,7 +6,7 @@ They use nothing but shapes and data-sheet rates, so an estimate below them is a
 from __future__ import annotations
 
 from gangsaw.cost.attention import keys_seen
-from gangsaw.cost.types import Cut, Device, Ends, Kind, Loads, State, StackT
+from gangsaw.cost.types import Cut, Device, Ends, Kind, Loads, StackT, State
 from gangsaw.jit import kernel
 
 
@@ -51,7 +51,7 @@ def step_bound_s(
     work, so the fill is left off.
     """
     slowest = 0.0
-    for r in range(loads.count.shape[0]):
+    for r in range(loads.ranks.shape[0]):
         total = 0.0
         for k in range(len(kinds)):
             total += loads.layers[r, k] * layer_bound_s(kinds[k], cut, device)

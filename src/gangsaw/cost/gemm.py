@@ -53,7 +53,9 @@ def gemm_s(m: float, n: float, k: float, linear: bool, device: Device) -> float:
     compute = 2.0 * m * n * k / (rate * tile_share(m, n, device.sm))
     memory = (element * (m * k + k * n) + 2.0 * m * n) / (device.hbm * device.hbm_frac)
     ratio = memory / compute
-    return compute * math.sqrt(math.sqrt(1.0 + ratio * ratio * ratio * ratio)) + device.gemm_launch_s
+    return (
+        compute * math.sqrt(math.sqrt(1.0 + ratio * ratio * ratio * ratio)) + device.gemm_launch_s
+    )
 
 
 @kernel
@@ -67,8 +69,10 @@ def grouped_gemm_s(
     """
     if m <= 0.0 or groups <= 0.0:
         return 0.0
-    rate = device.peak_linear * device.linear_frac * device.sustained * 0.95 * k / (k + device.gemm_k0)
+    rate = (
+        device.peak_linear * device.linear_frac * device.sustained * 0.95 * k / (k + device.gemm_k0)
+    )
     compute = 2.0 * m * n * k / rate
     memory = (2.0 * m * (n + k) + weight_bytes * n * k) / (device.hbm * device.hbm_frac)
-    joined = (compute**3 + memory**3) ** (1.0 / 3.0)
+    joined: float = (compute**3 + memory**3) ** (1.0 / 3.0)
     return device.gemm_launch_s + groups * (joined + 2e-6)

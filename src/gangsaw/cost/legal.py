@@ -154,6 +154,5 @@ def check_plan(job: Job, plan: Plan) -> None:
         )
     if plan.recompute_layers and plan.recompute != "full":
         raise InputError(
-            f"recompute_layers={plan.recompute_layers} needs recompute=full,"
-            f" not {plan.recompute}"
+            f"recompute_layers={plan.recompute_layers} needs recompute=full, not {plan.recompute}"
         )

@@ -233,7 +233,7 @@ def group_equal(
         chunk=unique[:, k].copy(),
         embedding=unique[:, k + 1].copy(),
         heads=unique[:, k + 2].copy(),
-        count=count.astype(float),
+        ranks=count.astype(float),
         first=first,
         last=last,
     )
@@ -262,9 +262,7 @@ def lower(job: Job) -> Lowered:
     curve = attention_curve(job.cluster.device, job.stack.time.attention_kernel)
     device = device_of(job.cluster, job.recipe.precision)
     if curve is not None:
-        device = device._replace(
-            attention_c0=curve.c0, attention_c1=curve.c1, attention_w=curve.w
-        )
+        device = device._replace(attention_c0=curve.c0, attention_c1=curve.c1, attention_w=curve.w)
     factor = job.stack.time.gemm_factor
     device = device._replace(
         gemm_frac=device.gemm_frac * factor, linear_frac=device.linear_frac * factor

@@ -11,10 +11,18 @@ from typing import NamedTuple
 from gangsaw.cost.bubble import pipeline_s
 from gangsaw.cost.collectives import all_reduce_s, p2p_s
 from gangsaw.cost.data_parallel import gather_s, gradient_s, offload_optimizer_s, optimizer_s
+from gangsaw.cost.memory import (
+    ADAPTER,
+    DENSE,
+    EXPERT,
+    FROZEN_DENSE,
+    FROZEN_EXPERT,
+    KEPT_FULL,
+    KEPT_NONE,
+    KEPT_SELECTIVE,
+)
 from gangsaw.cost.types import (
-    BFS,
     FULL,
-    IZB,
     SELECTIVE,
     ZB_H1,
     Array,
@@ -32,9 +40,8 @@ from gangsaw.cost.types import (
 )
 from gangsaw.jit import kernel
 
-LT = LayerTime._fields
 FWD, BWD, WGRAD, R_SEL, R_FULL, TP_F, TP_B, TP_R, CP_F, CP_B, EP_F, EP_B, HOST_F, HOST_B, HOST_R = (
-    range(len(LT))
+    range(len(LayerTime._fields))
 )
 
 
@@ -97,7 +104,7 @@ def rank_time(
     if h > 0.0:
         f += h * ends.head_fwd
         b += h * ends.head_bwd
-        w += h * ends.head_wgrad
+        w += h * ends.head_wgrad * state.train_ends
         tf += h * ends.head_tp
         tb += h * ends.head_tp
     hf += overhead_s * state.vpp
@@ -105,18 +112,47 @@ def rank_time(
     return RankTime(f, b, w, rec, tf, tb, cf, cb, ef, eb, hf, hb)
 
 
+class RankParams(NamedTuple):
+    """Parameters on one rank: all of them, and those with gradients."""
+
+    dense: float
+    expert: float
+    trained_dense: float
+    trained_expert: float
+
+
 @kernel
-def rank_params(r: int, loads: Loads, params: Array, ends: Ends, tp: float) -> tuple[float, float]:
-    """Dense and expert parameters of a rank. `params` is (K, 2): of one layer on one rank."""
-    dense = expert = 0.0
-    for k in range(params.shape[0]):
-        dense += loads.layers[r, k] * params[k, 0]
-        expert += loads.layers[r, k] * params[k, 1]
+def rank_params(
+    r: int, loads: Loads, mems: Array, ends: Ends, tp: float, train_ends: float
+) -> RankParams:
+    """Parameters of a rank. `mems` is the table of `cost.memory`, one layer of each kind."""
+    dense = expert = frozen_dense = frozen_expert = 0.0
+    for k in range(mems.shape[0]):
+        n = loads.layers[r, k]
+        dense += n * (mems[k, DENSE] + mems[k, ADAPTER])
+        expert += n * mems[k, EXPERT]
+        frozen_dense += n * mems[k, FROZEN_DENSE]
+        frozen_expert += n * mems[k, FROZEN_EXPERT]
+    end = 0.0
     if loads.embedding[r] > 0.0:
-        dense += (ends.embedding_params + ends.vision_embedding_params) / tp
-    if loads.heads[r] > 0.0:
-        dense += ends.head_params / tp + ends.final_norm_params
-    return dense, expert
+        end += (ends.embedding_params + ends.vision_embedding_params) / tp
+    if loads.heads[r] > 0.0 and (ends.tied <= 0.0 or loads.embedding[r] <= 0.0):
+        end += ends.head_params / tp + ends.final_norm_params
+    trained = dense - frozen_dense + end * train_ends
+    return RankParams(dense + end, expert, trained, expert - frozen_expert)
+
+
+@kernel
+def offload_link_s(r: int, loads: Loads, mems: Array, state: State, device: Device) -> float:
+    """Seconds of moving a microbatch's offloaded activations over the host link, one way."""
+    if state.offload_activations <= 0.0:
+        return 0.0
+    full = recompute_share(state, loads.chunk[r])
+    kept = 0.0
+    for k in range(mems.shape[0]):
+        plain = mems[k, KEPT_SELECTIVE] if state.recompute == SELECTIVE else mems[k, KEPT_NONE]
+        kept += loads.layers[r, k] * (full * mems[k, KEPT_FULL] + (1.0 - full) * plain)
+    return kept * state.offload_activations / (0.8 * device.pcie)
 
 
 @kernel
@@ -135,10 +171,67 @@ def transfer_s(
 
 
 @kernel
+def sharded_extra(
+    t: RankTime,
+    par: RankParams,
+    depth: float,
+    cut: Cut,
+    state: State,
+    net: Net,
+    strides: Strides,
+    stack: StackT,
+) -> tuple[float, float]:
+    """Exposed seconds a microbatch of ZeRO-2's and ZeRO-3's traffic, forward and backward.
+
+    What may hide does so behind the rank's own work; the first layer's gather never does.
+    """
+    if state.zero < 2.0 or state.shard <= 1.0:
+        return 0.0, 0.0
+    cover = stack.zero3_overlap
+    work_f = t.fwd
+    work_b = t.bwd + t.wgrad + t.recompute
+    reduce = gradient_s(par.trained_dense, par.trained_expert, cut, state, net, strides, stack)
+    if state.zero < 3.0:
+        return 0.0, reduce - min(cover * reduce, work_b)
+    gather = gather_s(par.dense, par.expert, cut, state, net, strides, stack)
+    both = gather + reduce
+    extra_f = gather - min(cover * gather, work_f) + cover * gather / depth
+    return extra_f, both - min(cover * both, work_b) + cover * reduce / depth
+
+
+@kernel
+def unsharded_dp_s(
+    par: RankParams,
+    f: float,
+    b: float,
+    last: float,
+    cut: Cut,
+    state: State,
+    ends: Ends,
+    net: Net,
+    strides: Strides,
+    stack: StackT,
+) -> float:
+    """Exposed seconds a step of the gradient reduction, the gather and the tied embedding."""
+    dp = 0.0
+    if state.zero < 2.0:
+        reduce = gradient_s(par.trained_dense, par.trained_expert, cut, state, net, strides, stack)
+        dp += reduce - min(stack.dp_overlap_backward * reduce, b)
+    if state.zero < 3.0:
+        gather = gather_s(par.trained_dense, par.trained_expert, cut, state, net, strides, stack)
+        dp += gather - min(stack.dp_overlap_forward * gather, f)
+    if ends.tied > 0.0 and state.pp > 1.0 and last > 0.0:
+        size = ends.head_params / cut.tp * stack.grad_bytes * state.train_ends
+        over = stack.collective_overhead_s
+        dp += all_reduce_s(net, size, 2.0, strides.pp * (state.pp - 1.0), over)
+    return dp
+
+
+@kernel
 def step_cost(
     loads: Loads,
     layers: Array,
-    params: Array,
+    mems: Array,
     end_times: EndTime,
     ends: Ends,
     cut: Cut,
@@ -150,84 +243,62 @@ def step_cost(
 ) -> StepCost:
     """Seconds of one step of a plan and its parts (means over devices, summing to the step).
 
-    `layers` (K, len(LayerTime)) and `params` (K, 2) are one layer of each kind on one rank.
+    `layers` (K, len(LayerTime)) and `mems` (K, len(LayerMem)) are one layer of each kind.
     """
-    p, m, v = state.pp, state.m, state.vpp
+    p, m = state.pp, state.m
     hop = transfer_s(ends, cut, state, net, strides, stack)
-    steady = stack.pp_exposed * hop * v if p > 1.0 else 0.0
-    f_max = b_max = w_max = t_max = f_sum = b_sum = 0.0
-    compute = recompute = tp = cp = ep = host = zero3 = 0.0
-    dense_max = expert_max = last_b = last_f = 0.0
-    for r in range(loads.count.shape[0]):
-        n = loads.count[r]
+    steady = stack.pp_exposed * hop * state.vpp if p > 1.0 else 0.0
+    f_max = b_max = w_max = t_max = f_sum = b_sum = w_sum = 0.0
+    compute = recompute = tp = cp = ep = host = zero3 = offload = 0.0
+    most = RankParams(0.0, 0.0, 0.0, 0.0)
+    last_b = last_f = 0.0
+    for r in range(loads.ranks.shape[0]):
+        n = loads.ranks[r]
         t = rank_time(r, loads, layers, end_times, state, stack.microbatch_overhead_s)
-        dense, expert = rank_params(r, loads, params, ends, cut.tp)
-        f = t.fwd + t.tp_fwd + t.cp_fwd + t.ep_fwd + t.host_fwd
+        par = rank_params(r, loads, mems, ends, cut.tp, state.train_ends)
+        depth = max(1.0, loads.layers[r].sum())
+        extra_f, extra_b = sharded_extra(t, par, depth, cut, state, net, strides, stack)
+        link = offload_link_s(r, loads, mems, state, device)
+        wait_f = max(0.0, link - t.fwd)
+        wait_b = max(0.0, link - t.bwd - t.wgrad)
+        f = t.fwd + t.tp_fwd + t.cp_fwd + t.ep_fwd + t.host_fwd + extra_f + wait_f + steady
         b = t.bwd + t.recompute + t.tp_bwd + t.cp_bwd + t.ep_bwd + t.host_bwd
+        b += extra_b + wait_b + steady
         w = t.wgrad
-        if state.zero >= 2.0 and state.shard > 1.0:
-            reduce = gradient_s(dense, expert, cut, state, net, strides, stack)
-            cover = stack.zero3_overlap
-            if state.zero >= 3.0:
-                gather = gather_s(dense, expert, cut, state, net, strides, stack)
-                depth = max(1.0, loads.layers[r].sum())
-                extra_f = max(0.0, gather - cover * f) + gather / depth
-                extra_b = max(0.0, gather + reduce - cover * (b + w)) + reduce / depth
-            else:
-                extra_f = 0.0
-                extra_b = max(0.0, reduce - cover * (b + w))
-            f += extra_f
-            b += extra_b
-            zero3 += n * (extra_f + extra_b)
-        f += steady
-        b += steady
         compute += n * (t.fwd + t.bwd + w)
         recompute += n * t.recompute
         tp += n * (t.tp_fwd + t.tp_bwd)
         cp += n * (t.cp_fwd + t.cp_bwd)
         ep += n * (t.ep_fwd + t.ep_bwd)
         host += n * (t.host_fwd + t.host_bwd)
+        zero3 += n * (extra_f + extra_b)
+        offload += n * (wait_f + wait_b)
         f_sum += n * f
         b_sum += n * b
+        w_sum += n * w
         if f + b + w > t_max:
             t_max = f + b + w
             f_max, b_max, w_max = f, b, w
-        if dense + expert > dense_max + expert_max:
-            dense_max, expert_max = dense, expert
+        if par.dense + par.expert > most.dense + most.expert:
+            most = par
             last_f, last_b = f, b + w
-    split = state.schedule >= ZB_H1
-    if split:
-        path = pipeline_s(
-            state.schedule, p, v, m, f_max, b_max, w_max, f_sum, b_sum, stack.pp_exposed * hop
-        )
-    else:
-        w_sum = 0.0
-        for r in range(loads.count.shape[0]):
-            t = rank_time(r, loads, layers, end_times, state, 0.0)
-            w_sum += loads.count[r] * t.wgrad
-        path = pipeline_s(
-            state.schedule, p, v, m, f_max, b_max + w_max, 0.0, f_sum, b_sum + w_sum,
-            stack.pp_exposed * hop,
-        )  # fmt: skip
-    dp = 0.0
-    if state.zero < 2.0:
-        reduce = gradient_s(dense_max, expert_max, cut, state, net, strides, stack)
-        dp += reduce - min(stack.dp_overlap_backward * reduce, last_b)
-    if state.zero < 3.0:
-        gather = gather_s(dense_max, expert_max, cut, state, net, strides, stack)
-        dp += gather - min(stack.dp_overlap_forward * gather, last_f)
-    if ends.tied > 0.0 and p > 1.0:
-        size = ends.head_params / cut.tp * stack.grad_bytes
-        dp += all_reduce_s(net, size, 2.0, strides.pp * (p - 1.0), stack.collective_overhead_s)
-    optimizer = optimizer_s(dense_max, expert_max, state, device, stack)
-    offload = offload_optimizer_s(dense_max, expert_max, state, device, stack)
-    total = path + dp + optimizer + offload + stack.step_overhead_s
-    busy = m * (compute + recompute + tp + cp + ep + host + zero3) / p + 2.0 * m * steady
+    if state.schedule < ZB_H1:
+        b_max += w_max
+        b_sum += w_sum
+        w_max = 0.0
+    path = pipeline_s(
+        state.schedule, p, state.vpp, m, f_max, b_max, w_max, f_sum, b_sum, stack.pp_exposed * hop
+    )
+    dp = unsharded_dp_s(most, last_f, last_b, p - 1.0, cut, state, ends, net, strides, stack)
+    optimizer = optimizer_s(most.trained_dense, most.trained_expert, state, device, stack)
+    host_step = offload_optimizer_s(most.trained_dense, most.trained_expert, state, device, stack)
+    busy = m * (compute + recompute + tp + cp + ep + host + zero3 + offload) / p
+    busy += 2.0 * m * steady
     return StepCost(
-        total,
+        path + dp + optimizer + host_step + stack.step_overhead_s,
         m * compute / p,
         m * recompute / p,
-        max(0.0, path - busy),
+        path - busy,
         m * tp / p,
         m * cp / p,
         m * ep / p,
@@ -235,9 +306,5 @@ def step_cost(
         dp + m * zero3 / p,
         optimizer,
         m * host / p + stack.step_overhead_s,
-        offload,
+        host_step + m * offload / p,
     )
-
-
-SPLIT_FROM = ZB_H1
-LOOPED = (BFS, IZB)

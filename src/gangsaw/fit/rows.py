@@ -28,6 +28,7 @@ from gangsaw.spec import (
     MtpSpec,
     Plan,
     Recipe,
+    StackProfile,
 )
 from gangsaw.spec.job import Job
 
@@ -136,8 +137,8 @@ def stack_name(row: Row) -> str:
     return "unknown"
 
 
-def _int(value: Any) -> int:
-    number = float(value)
+def _int(value: object) -> int:
+    number = float(str(value))
     if not math.isfinite(number) or number != int(number) or number < 0:
         raise ValueError(f"{value!r} is not a whole number")
     return int(number)
@@ -313,13 +314,15 @@ def _missing(row: Row) -> list[str]:
 
 
 @lru_cache(maxsize=64)
-def _stack(name: str) -> Any:
+def _stack(name: str) -> StackProfile:
     return load_stack(name)
 
 
 def read_row(row: Row) -> Reading:
     """Candidates of a row with their weights; `skipped` says what no default can stand for."""
-    source = str(row.get("source", {}).get("title", "")) if isinstance(row.get("source"), dict) else ""
+    source = (
+        str(row.get("source", {}).get("title", "")) if isinstance(row.get("source"), dict) else ""
+    )
     name = stack_name(row)
     missing = _missing(row)
     if missing:
@@ -329,9 +332,7 @@ def read_row(row: Row) -> Reading:
     try:
         candidates = _candidates(row, name, assumed)
     except (ValueError, InputError) as error:
-        return Reading(
-            str(row["id"]), source, name, skipped=" ".join(str(error).split()), row=row
-        )
+        return Reading(str(row["id"]), source, name, skipped=" ".join(str(error).split()), row=row)
     return Reading(
         str(row["id"]), source, name, candidates, tuple(dict.fromkeys(assumed)), None,
         row.get("kind") != "per_layer", row,

@@ -104,7 +104,9 @@ class StackTime(Document):
     ep_exposed_frac: Frac = 1.0
     dp_overlap_backward_frac: Frac = Field(0.0, description="gradient reduction under backward")
     dp_overlap_forward_frac: Frac = Field(0.0, description="parameter gather under forward")
-    zero3_overlap_frac: Frac = Field(0.9, description="compute under which ZeRO-3 gathers hide")
+    zero3_overlap_frac: Frac = Field(
+        0.8, description="share of ZeRO-2 and ZeRO-3 traffic that may hide behind compute"
+    )
     pp_exposed_frac: Frac = Field(1.0, description="share of steady stage transfers not hidden")
     sp_regather_exposed_frac: Frac = Field(
         0.5, description="share of sequence parallelism's gather in backward that is not hidden"

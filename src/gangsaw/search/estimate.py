@@ -1,0 +1,229 @@
+"""One plan, every term: time, memory, bill, bounds, collectives, and where each comes from."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import cast
+
+from gangsaw.bill.invoice import step_bill
+from gangsaw.cost.bound import step_bound_s
+from gangsaw.cost.evaluate import plan_step
+from gangsaw.cost.flops import model_flops_per_token
+from gangsaw.cost.layout import default_counts
+from gangsaw.cost.legal import check_plan
+from gangsaw.cost.lower import Lowered, cut_of, loads_of, lower, strides_of
+from gangsaw.cost.lower_cluster import peak_flops_per_s
+from gangsaw.cost.memory_doc import memory_doc, memory_state
+from gangsaw.cost.types import StepCost
+from gangsaw.search.collectives import collectives_of
+from gangsaw.spec.job import Job
+from gangsaw.spec.plan import Plan
+from gangsaw.spec.result import BillDoc, EstimateResult, PlanDoc, WaterfallStep
+
+QUANTILE_80 = 1.2816
+"""Half-width of a central 80 % interval in standard deviations of a normal distribution."""
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """A plan with its layout and the seconds of its step."""
+
+    job: Job
+    plan: Plan
+    counts: tuple[int, ...]
+    low: Lowered
+    cost: StepCost
+
+
+def counts_of(job: Job, plan: Plan) -> tuple[int, ...]:
+    """Transformer layers of each chunk: as stated, else as even as they go."""
+    if plan.stages is not None:
+        return tuple(plan.stages)
+    return default_counts(job.model.layers, plan.pp * plan.vpp)
+
+
+def evaluate(job: Job, plan: Plan, low: Lowered | None = None) -> Evaluated:
+    """Seconds of one step of a legal plan; InputError names the rule that a plan breaks."""
+    check_plan(job, plan)
+    low = low or lower(job)
+    counts = counts_of(job, plan)
+    cost = plan_step(
+        low.kinds, low.ends, loads_of(job.model, plan, counts), cut_of(plan, job.recipe),
+        memory_state(plan, job.recipe), low.device, low.net, strides_of(plan), low.stack,
+        low.memory,
+    )  # fmt: skip
+    return Evaluated(job, plan, counts, low, cost)
+
+
+def plan_doc(plan: Plan, counts: tuple[int, ...]) -> PlanDoc:
+    """The plan as the JSON shows it, with the layers of each stage."""
+    text: str = plan.recompute
+    if plan.recompute == "full" and plan.recompute_layers:
+        text = f"full:{plan.recompute_layers}"
+    return PlanDoc(
+        tp=plan.tp, cp=plan.cp, pp=plan.pp, vpp=plan.vpp, dp=plan.dp, ep=plan.ep, etp=plan.etp,
+        mbs=plan.mbs, num_microbatches=plan.num_microbatches, schedule=plan.schedule,
+        recompute=text, zero=plan.zero, shard_group=plan.shard_group,
+        sequence_parallel=plan.sequence_parallel, offload_optimizer=plan.offload_optimizer,
+        offload_activations=plan.offload_activations, stages=counts, rank_order=plan.rank_order,
+    )  # fmt: skip
+
+
+def causes_of(cost: StepCost) -> dict[str, float]:
+    """Seconds of the average device by cause, summing to the step.
+
+    The bubble is what is left of the pipeline's time; rounding may make it a hair negative.
+    """
+    causes = {k: v for k, v in cost._asdict().items() if k != "step"}
+    if causes["bubble"] < 0.0:
+        causes["compute"] += causes["bubble"]
+        causes["bubble"] = 0.0
+    return causes
+
+
+def model_flops_per_step(job: Job) -> float:
+    """FLOPs that the model needs for a step, recompute not counted, attention causal as half.
+
+    With frozen weights (LoRA) the weight gradients are not needed: two thirds of it.
+    """
+    recipe = job.recipe
+    per_token = model_flops_per_token(
+        job.model, recipe.seq_len, True, float(recipe.images_per_sequence)
+    )
+    share = 2.0 / 3.0 if recipe.task in ("lora", "qlora") else 1.0
+    return per_token * recipe.tokens_per_step * share
+
+
+def peak_of(job: Job) -> float:
+    """Dense FLOP/s of one device that MFU is counted against: that of the recipe's precision."""
+    return peak_flops_per_s(job.cluster.device, job.recipe.precision)
+
+
+def waterfall(job: Job, cost: StepCost) -> tuple[WaterfallStep, ...]:
+    """From the peak to what is delivered: each cause and the MFU that is left after it."""
+    flops = model_flops_per_step(job)
+    devices = job.cluster.devices
+    ideal = flops / (devices * peak_of(job))
+    causes = causes_of(cost)
+    rows = [("peak", 0.0, ideal)]
+    total = ideal
+    order = ["compute", "recompute", "tp_comm", "cp_comm", "ep_comm", "pp_comm", "bubble"]
+    order += ["dp_comm", "optimizer", "offload", "host"]
+    for cause in order:
+        lost = causes[cause] - (ideal if cause == "compute" else 0.0)
+        if lost == 0.0:
+            continue
+        total += lost
+        rows.append(("kernels below peak" if cause == "compute" else cause, lost, total))
+    return tuple(WaterfallStep(cause=c, seconds=s, mfu_frac_after=ideal / t) for c, s, t in rows)
+
+
+def bounds_of(ev: Evaluated) -> dict[str, float]:
+    """Physical lower bounds of the step, seconds."""
+    job, plan, low = ev.job, ev.plan, ev.low
+    state = memory_state(plan, job.recipe)
+    loads = loads_of(job.model, plan, ev.counts)
+    slowest = step_bound_s(low.kinds, low.ends, loads, cut_of(plan, job.recipe), state, low.device)
+    mean = 0.97 * model_flops_per_step(job) / (job.cluster.devices * peak_of(job))
+    return {"slowest stage at peak": slowest, "all devices at peak": mean}
+
+
+def interval_of(job: Job, step_s: float) -> tuple[float, float]:
+    """80 % interval of a step time from the stack's doubt (log-normal)."""
+    spread = math.exp(QUANTILE_80 * job.stack.time_doubt_frac)
+    return step_s / spread, step_s * spread
+
+
+def bill_of(job: Job, cost: StepCost) -> BillDoc:
+    """The invoice of one step of the plan on all devices of the cluster."""
+    return step_bill(
+        causes_of(cost),
+        job.cluster.devices,
+        cost.step,
+        job.cluster.usd_per_device_hour,
+        job.recipe.tokens_per_step,
+        job.recipe.tokens,
+    )
+
+
+def hfu_share(job: Job, plan: Plan) -> float:
+    """Hardware FLOPs over model FLOPs: recompute added, as the plan recomputes."""
+    if plan.recompute != "full":
+        return 1.0
+    layers = plan.recompute_layers * plan.pp * plan.vpp
+    covered = min(1.0, layers / job.model.layers) if layers else 1.0
+    return 1.0 + covered / 3.0
+
+
+def estimate(job: Job, plan: Plan, low: Lowered | None = None) -> EstimateResult:
+    """Every term of one plan. Raises InputError where the plan breaks a rule."""
+    ev = evaluate(job, plan, low)
+    cost = ev.cost
+    lo, hi = interval_of(job, cost.step)
+    bounds = bounds_of(ev)
+    mfu = model_flops_per_step(job) / (job.cluster.devices * peak_of(job) * cost.step)
+    tokens = job.recipe.tokens_per_step / (cost.step * job.cluster.devices)
+    return EstimateResult(
+        plan=plan_doc(plan, ev.counts),
+        step_time_s=cost.step,
+        step_time_lo_s=lo,
+        step_time_hi_s=hi,
+        mfu_frac=mfu,
+        hfu_frac=mfu * hfu_share(job, plan),
+        tokens_per_s_per_device=tokens,
+        memory=memory_doc(job, plan, ev.counts, ev.low),
+        bill=bill_of(job, cost),
+        why=limiting(cost),
+        model=job.model.name,
+        cluster=job.cluster.name,
+        stack=job.stack.name,
+        lower_bound_s=max(bounds.values()),
+        lower_bounds=bounds,
+        waterfall=waterfall(job, cost),
+        collectives=collectives_of(ev.job, ev.plan, ev.counts, ev.low),
+        sources=sources_of(job),
+        notes=notes_of(job, plan),
+    )
+
+
+def limiting(cost: StepCost) -> str:
+    """What the step loses most to, in one line."""
+    causes = causes_of(cost)
+    lost = {k: v for k, v in causes.items() if k != "compute"}
+    worst = max(lost, key=lambda k: lost[k])
+    share, useful = lost[worst] / cost.step, causes["compute"] / cost.step
+    return f"compute {100 * useful:.1f} %; most lost to {worst} {100 * share:.1f} %"
+
+
+def sources_of(job: Job) -> tuple[str, ...]:
+    """Where the figures of this estimate come from."""
+    device = job.cluster.device
+    out = [f"device {device.name}: {device.source} ({device.as_of})"]
+    out += [f"tier {t.name}: {t.source}" for t in job.cluster.tiers if t.source]
+    out += [f"stack {job.stack.name}: {s}" for s in job.stack.sources]
+    if job.cluster.price_source:
+        out.append(f"price: {job.cluster.price_source} ({job.cluster.price_as_of})")
+    if job.model.source:
+        out.append(f"model {job.model.name}: {job.model.source}")
+    return tuple(out)
+
+
+def notes_of(job: Job, plan: Plan) -> tuple[str, ...]:
+    """What the estimate leaves out or assumes."""
+    notes = ["failures, checkpoints, evaluation and stragglers are not in the step time"]
+    if job.stack.name == "unknown":
+        notes.append("no stack named: a mixture of software generations, hence the wide interval")
+    if job.recipe.moe_imbalance == 1.0 and any(k.moe for k in job.model.kinds):
+        notes.append("routing is taken as balanced; state an imbalance to see what skew costs")
+    if job.model.mtp is not None:
+        notes.append("multi-token prediction layers are trained and counted in time and memory")
+    group = plan.dp * plan.cp
+    if 0 < plan.shard_group < group:
+        notes.append(f"state is sharded over {plan.shard_group} of {group} data-parallel ranks")
+    return tuple(notes)
+
+
+def result_dict(result: EstimateResult) -> dict[str, object]:
+    """The estimate as plain JSON values."""
+    return cast(dict[str, object], result.model_dump(mode="json"))
