@@ -162,7 +162,7 @@ def nets(draw):
         efficiency=column(st.sampled_from([0.4, 0.8, 1.0])),
         reduction=column(st.sampled_from([0.0, 1.0])),
         ramp_s=column(st.sampled_from([0.0, 1e-5, 1e-3])),
-        mesh=column(st.sampled_from([0.0])),
+        mesh=np.array([draw(st.sampled_from([0.0, sizes[0] - 1])), *[0.0] * (count - 1)]),
     )
 
 

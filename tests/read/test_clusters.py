@@ -1,6 +1,8 @@
 """The catalog of devices and nodes, names people use for them, and cluster files of one's own."""
 
 import re
+import tomllib
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -39,8 +41,20 @@ def test_every_node_makes_a_cluster_of_any_size(node, devices):
     assert cluster.device.source
     assert cluster.device.as_of
     assert cluster.host.source
+    assert all(x.as_of for x in (*cluster.tiers, cluster.host, *cluster.device.attention))
     assert cluster.price_source
     assert cluster.device.attention
+
+
+def test_no_two_nodes_share_a_name():
+    table = tomllib.loads(
+        resources.files("gangsaw.catalog").joinpath("aliases.toml").read_text("utf-8")
+    )
+    assert set(table) <= set(list_nodes())
+    for node in list_nodes():
+        assert node_name(node) == node
+        for alias in table.get(node, []):
+            assert node_name(alias) == node
 
 
 def test_every_device_stands_in_a_node():
@@ -112,6 +126,14 @@ def test_usable_memory_of_80_gb_cards():
         ("MI300X OAM", "mi300x"),
         ("AMD Instinct MI300X", "mi300x"),
         ("h20", "h20-sxm"),
+        ("NVIDIA H100 Tensor Core GPU", "h100-sxm"),
+        ("Tesla V100-SXM2-32GB", "v100-sxm-32g"),
+        ("NVIDIA H200 141GB HBM3e", "h200-sxm"),
+        ("NVIDIA A100-SXM4-80GB", "a100-sxm-80g"),
+        ("NVIDIA GB200", "gb200-nvl72"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+        ("NVIDIA H100 PCIe", "h100-pcie"),
+        ("p5.48xlarge", "aws-p5"),
         ("TPU v5p", "tpu-v5p"),
         ("Gaudi 2", "gaudi2"),
         ("v100-sxm-32g", "v100-sxm-32g"),

@@ -23,6 +23,9 @@ MAX_DEVICES = 1_048_576
 """Largest cluster that the catalog's outermost tiers describe."""
 
 _MAKERS = re.compile(r"^(nvidia|amd|google|intel|aws|habana|cloud)(?=[^a-z]|$)")
+_DECORATION = re.compile(
+    r"\b(tensor[ -]?core|gpus?|accelerators?|tesla|instinct|hbm[0-9]?e?|nvidia|amd)\b"
+)
 _NODE_KEYS = ("title", "base", "devices")
 
 
@@ -44,8 +47,8 @@ def list_devices() -> tuple[str, ...]:
 
 
 def _fold(name: str) -> str:
-    """A name without case, spaces, signs and its maker: what aliases are compared by."""
-    text = _MAKERS.sub("", name.strip().casefold())
+    """A name without case, spaces, signs, maker and kind of memory: how aliases are compared."""
+    text = _DECORATION.sub("", _MAKERS.sub("", name.strip().casefold()))
     return re.sub(r"[^a-z0-9]", "", text)
 
 
