@@ -11,7 +11,7 @@ from gangsaw.run.pool import Pool
 
 @pytest.fixture(scope="session")
 def pool() -> Iterator[Pool]:
-    with Pool(8) as ranks:
+    with Pool() as ranks:
         yield ranks
 
 

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -156,4 +157,5 @@ def read_meta(path: Path) -> dict[str, Any]:
 
 def load(path: Path, state: dict[str, Tensor]) -> None:
     """Fill the tensors of `state` in place, whatever plan wrote them."""
+    warnings.filterwarnings("ignore", message="torch.distributed is disabled")
     load_shards(state, checkpoint_id=path, no_dist=not _running())

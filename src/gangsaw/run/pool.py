@@ -1,15 +1,19 @@
-"""Rank processes forked from one warm parent: torch is imported once, not once a rank.
+"""Rank processes forked from one warm process: torch is imported once, not once a rank.
 
-Starting torch costs seconds a process. `Pool` keeps rank processes that wait for jobs; each job
-gets a fresh process group of the first n of them. For CPU (gloo) on one host; ranks on GPUs and
-on several hosts are started by torchrun.
+Starting torch costs seconds a process. `Pool` keeps one process that has loaded everything and
+computes nothing; for each job it forks the ranks, which live for that job only, so nothing that
+torch remembers of one process group (names, cached layouts) is met by the next. For CPU (gloo)
+on one host; ranks on GPUs and on several hosts are started by torchrun.
 """
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing as mp
 import os
+import pickle
 import tempfile
+import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -17,111 +21,147 @@ from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
 
 from gangsaw.errors import GangsawError, RunFailedError
 
-Job = Callable[..., Any]
+_FORK = mp.get_context("fork")
 
 
-def _serve(pipe: Connection) -> None:
+class _Task(NamedTuple):
+    """What the warm process is asked to run."""
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    world: int
+    store: str
+    limit_s: float
+
+
+def _rank(task: _Task, rank: int, pipe: Connection) -> None:
+    """One rank of one job: join, run, answer."""
     torch.set_num_threads(1)
     warnings.simplefilter("default")
+    try:
+        dist.init_process_group(
+            "gloo",
+            store=FileStore(task.store, task.world),
+            rank=rank,
+            world_size=task.world,
+            timeout=timedelta(seconds=task.limit_s),
+        )
+        try:
+            answer: tuple[str, Any] = ("ok", task.fn(*task.args))
+        finally:
+            dist.destroy_process_group()
+    except GangsawError as error:
+        answer = ("input", error)
+    except Exception:
+        answer = ("failed", traceback.format_exc())
+    # Plain pickle: multiprocessing's own would pass tensors by a file that dies with this process.
+    pipe.send((answer[0], pickle.dumps(answer[1])))
+    pipe.close()
+
+
+def _failure(why: str) -> list[tuple[str, bytes]]:
+    return [("failed", pickle.dumps(why))]
+
+
+def _collect(task: _Task, pipes: list[Connection]) -> list[tuple[str, bytes]]:
+    """The answers of all ranks, or the first failure alone."""
+    answers: dict[int, tuple[str, bytes]] = {}
+    end = time.monotonic() + task.limit_s
+    while len(answers) < len(pipes):
+        left = {p: r for r, p in enumerate(pipes) if r not in answers}
+        ready = cast("list[Connection]", wait(list(left), max(0.0, end - time.monotonic())))
+        if not ready:
+            return _failure(f"no answer within {task.limit_s:.0f} s")
+        for pipe in ready:
+            try:
+                kind, value = pipe.recv()
+            except EOFError:
+                return _failure(f"rank {left[pipe]} died")
+            if kind == "failed":
+                return _failure(f"rank {left[pipe]} failed:\n{pickle.loads(value)}")
+            answers[left[pipe]] = (kind, value)
+    return [answers[r] for r in range(len(pipes))]
+
+
+def _run_task(task: _Task) -> list[tuple[str, bytes]]:
+    ranks, pipes = [], []
+    for rank in range(task.world):
+        mine, theirs = _FORK.Pipe(duplex=False)
+        process = _FORK.Process(target=_rank, args=(task, rank, theirs), daemon=True)
+        process.start()
+        theirs.close()
+        ranks.append(process)
+        pipes.append(mine)
+    answers = _collect(task, pipes)
+    for process in ranks:
+        if len(answers) < task.world or answers[0][0] == "failed":
+            process.kill()
+        process.join()
+    for pipe in pipes:
+        pipe.close()
+    return answers
+
+
+def _warm(pipe: Connection) -> None:
+    """The warm process: forks the ranks of each job; ends when its parent does."""
     while True:
         try:
-            job = pipe.recv()
+            task = pipe.recv()
         except EOFError:
             return
-        if job is None:
+        if task is None:
             return
-        fn, args, rank, world, store, limit_s = job
-        try:
-            file = dist.FileStore(store, world)  # type: ignore[attr-defined]
-            dist.init_process_group(
-                "gloo", store=file, rank=rank, world_size=world,
-                timeout=timedelta(seconds=limit_s),
-            )  # fmt: skip
-            try:
-                answer: Any = ("ok", fn(*args))
-            finally:
-                dist.destroy_process_group()
-        except GangsawError as error:
-            answer = ("input", error)
-        except Exception:
-            answer = ("failed", traceback.format_exc())
-        pipe.send(answer)
+        pipe.send(_run_task(task))
 
 
 class Pool:
-    """`size` rank processes; use as a context manager."""
+    """The warm process; use as a context manager. Make it before any autograd ran here."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self) -> None:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        os.environ.setdefault("KINETO_LOG_LEVEL", "5")
         torch.set_num_threads(1)
-        self._context = mp.get_context("fork")
         self._folder = tempfile.TemporaryDirectory(prefix="gangsaw-pool-")
         self._jobs = 0
-        self._workers: list[tuple[Any, Connection]] = []
-        for _ in range(size):
-            self._start()
-
-    def _start(self) -> None:
-        mine, theirs = self._context.Pipe()
-        process = self._context.Process(target=_serve, args=(theirs,), daemon=True)
-        process.start()
+        self._pipe, theirs = _FORK.Pipe()
+        self._process = _FORK.Process(target=_warm, args=(theirs,))
+        self._process.start()
         theirs.close()
-        self._workers.append((process, mine))
 
-    def run(self, world: int, fn: Job, *args: Any, limit_s: float = 120.0) -> list[Any]:  # noqa: ANN401
-        """`fn(*args)` on ranks 0..world-1; their answers in order.
+    def run(
+        self,
+        world: int,
+        fn: Callable[..., Any],
+        *args: Any,  # noqa: ANN401
+        limit_s: float = 120.0,
+    ) -> list[Any]:
+        """`fn(*args)` on ranks 0..world-1 of a process group; their answers in order.
 
-        `fn` and its answer must pickle. RunFailedError with the first rank's traceback when one
-        fails or takes longer than `limit_s`; then all ranks are replaced.
+        `fn` and its answers must pickle. Raises what a rank raised when it is one of gangsaw's
+        own errors, else RunFailedError with the first failing rank's traceback.
         """
-        while len(self._workers) < world:
-            self._start()
         self._jobs += 1
         store = str(Path(self._folder.name) / f"store{self._jobs}")
-        used = self._workers[:world]
-        for rank, (_, pipe) in enumerate(used):
-            pipe.send((fn, args, rank, world, store, limit_s))
-        answers: dict[int, Any] = {}
-        by_pipe = {pipe: rank for rank, (_, pipe) in enumerate(used)}
-        while len(answers) < world:
-            ready = wait([p for p, r in by_pipe.items() if r not in answers], timeout=limit_s)
-            if not ready:
-                self._fail(f"no answer within {limit_s:.0f} s")
-            for pipe in cast("list[Connection]", ready):
-                rank = by_pipe[pipe]
-                try:
-                    kind, value = pipe.recv()
-                except EOFError:
-                    self._fail(f"rank {rank} died")
-                if kind == "failed":
-                    self._fail(f"rank {rank} failed:\n{value}")
-                answers[rank] = (kind, value)
-        for kind, value in answers.values():
+        self._pipe.send(_Task(fn, args, world, store, limit_s))
+        try:
+            answers = [(kind, pickle.loads(value)) for kind, value in self._pipe.recv()]
+        except EOFError:
+            raise RunFailedError("the warm process died") from None
+        for kind, value in answers:
+            if kind == "failed":
+                raise RunFailedError(value)
             if kind == "input":
                 raise value
-        return [answers[r][1] for r in range(world)]
-
-    def _fail(self, why: str) -> None:
-        self._stop(kill=True)
-        raise RunFailedError(why)
-
-    def _stop(self, kill: bool) -> None:
-        for process, pipe in self._workers:
-            if kill:
-                process.kill()
-            else:
-                pipe.send(None)
-            process.join(timeout=10)
-            pipe.close()
-        self._workers = []
+        return [value for _, value in answers]
 
     def __enter__(self) -> Self:
         return self
@@ -132,5 +172,10 @@ class Pool:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._stop(kill=error is not None)
+        with contextlib.suppress(BrokenPipeError):
+            self._pipe.send(None)
+        self._process.join(timeout=10)
+        if self._process.is_alive():
+            self._process.kill()
+        self._pipe.close()
         self._folder.cleanup()

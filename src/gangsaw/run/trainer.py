@@ -144,7 +144,8 @@ class Trainer:
     def named_state(self) -> dict[str, Tensor]:
         """Parameters and AdamW moments by plan-independent names, for saving and loading.
 
-        A tied head on another stage than the embedding carries the embedding's name.
+        A tied head on another stage than the embedding carries the embedding's name; where one
+        rank holds both copies, the embedding stands for both (see `load`).
         """
         self._fill_moments()
         out: dict[str, Tensor] = {}
@@ -153,11 +154,26 @@ class Trainer:
                 key = name
                 if self.cfg.model.tied and name == "output.weight":
                     key = "tok_embeddings.weight"
+                if f"model.{key}" in out:
+                    continue
                 state = self.optimizer.state[param]
                 out[f"model.{key}"] = param.detach()
                 out[f"exp_avg.{key}"] = state["exp_avg"]
                 out[f"exp_avg_sq.{key}"] = state["exp_avg_sq"]
         return out
+
+    def _copy_tied(self) -> None:
+        """Give a tied head what was loaded into the embedding, where this rank holds both."""
+        first = next((s for s in self.stages if s.first), None)
+        last = next((s for s in self.stages if s.last), None)
+        if not self.cfg.model.tied or first is None or last is None or first is last:
+            return
+        source: Any = first.tok_embeddings.weight  # type: ignore[union-attr]
+        target: Any = last.output.weight  # type: ignore[union-attr]
+        with torch.no_grad():
+            target.copy_(source)
+        for name in ("exp_avg", "exp_avg_sq"):
+            self.optimizer.state[target][name].copy_(self.optimizer.state[source][name])
 
     def _fill_moments(self) -> None:
         """Make the optimizer state exist before the first step, so that it can be loaded into."""
@@ -189,6 +205,7 @@ class Trainer:
                     f" ({_short(old)}, now {_short(mine)}); an exact continuation needs the same"
                 )
         checkpoints.load(found, self.named_state())
+        self._copy_tied()
         self.step_number = int(meta["step"])
         for param in self.parameters():
             self.optimizer.state[param]["step"].fill_(float(self.step_number))

@@ -1,0 +1,154 @@
+"""Starting the ranks of a run: by torchrun's own agent, or as a rank that torchrun started."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from gangsaw.errors import InputError, RunFailedError
+from gangsaw.run.config import TrainConfig
+from gangsaw.run.data import Batches, load_tokens
+from gangsaw.run.parallel import check_plan
+from gangsaw.run.schedule import schedule_rows, stage_owners
+from gangsaw.run.trainer import run_rank
+
+JOIN_LIMIT = timedelta(minutes=10)
+
+
+def pick_device() -> str:
+    """`cuda` where torch sees GPUs, else `cpu`."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def started_by_torchrun() -> bool:
+    """Whether this process is already a rank."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def join(device: str) -> None:
+    """Join the process group that the environment names.
+
+    The keys of the store are kept apart by restart: a restarted rank must not meet those that
+    its predecessor left behind.
+    """
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    store = TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        world,
+        is_master=rank == 0 and not agent,
+        timeout=JOIN_LIMIT,
+    )
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    else:
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    dist.init_process_group(
+        "nccl" if device == "cuda" else "gloo",
+        store=PrefixStore(f"attempt{attempt}", store),
+        rank=rank,
+        world_size=world,
+        timeout=JOIN_LIMIT,
+    )
+
+
+def rank_main(text: str) -> None:
+    """One rank, from its configuration as JSON; a restarted rank continues."""
+    cfg = TrainConfig.model_validate_json(text)
+    if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0:
+        cfg = cfg.model_copy(update={"resume": True})
+    join(cfg.device)
+    try:
+        run_rank(cfg)
+    finally:
+        dist.destroy_process_group()
+
+
+def check_run(cfg: TrainConfig) -> None:
+    """Raise InputError for whatever can be known to be wrong before a rank is started."""
+    check_plan(cfg.plan, cfg.model, cfg.seq_len)
+    rows = schedule_rows(cfg.plan, cfg.schedule_csv)
+    stage_owners(rows, cfg.plan.pp * cfg.plan.vpp)
+    tokens = load_tokens(cfg.data, cfg.tokenizer, cfg.token_bytes, cfg.model.vocab)
+    Batches(tokens, cfg.seq_len, cfg.global_batch, cfg.seed)
+    out = Path(cfg.out)
+    if not cfg.resume and (out / "log.jsonl").exists():
+        raise InputError(f"--out {cfg.out} holds a run already. Legal: --resume, or another folder")
+
+
+def train(cfg: TrainConfig, max_restarts: int = 0) -> Path:
+    """Run the plan and return the run's folder.
+
+    Inside torchrun this process is one rank. Otherwise torchrun's agent starts all ranks on this
+    host: forked from this process on the CPU, so that torch is loaded once, spawned on GPUs.
+    Raises InputError before anything starts, RunFailedError when ranks fail.
+    """
+    out = Path(cfg.out)
+    if started_by_torchrun():
+        if int(os.environ["RANK"]) == 0:
+            write_head(cfg)
+        rank_main(cfg.model_dump_json())
+        return out
+    check_run(cfg)
+    write_head(cfg)
+    start_ranks(cfg.plan.devices, rank_main, cfg.model_dump_json(), cfg.device, max_restarts)
+    return out
+
+
+def start_ranks(
+    count: int, main: Callable[[str], None], text: str, device: str, max_restarts: int = 0
+) -> None:
+    """`main(text)` on `count` local ranks under torchrun's agent."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("KINETO_LOG_LEVEL", "5")
+    if device == "cpu":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        torch.set_num_threads(1)
+    launch = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=count,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        run_id=f"gangsaw-{os.getpid()}",
+        max_restarts=max_restarts,
+        monitor_interval=0.2,
+        start_method="fork" if device == "cpu" else "spawn",
+    )
+    try:
+        elastic_launch(launch, main)(text)
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        message = failure.message
+        last = message if isinstance(message, str) else str(message.get("message", message))
+        raise RunFailedError(f"rank {rank} failed: {last.strip().splitlines()[-1]}") from error
+
+
+def write_head(cfg: TrainConfig) -> None:
+    """What the run is, on what it runs: `run.json` in its folder."""
+    out = Path(cfg.out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {cfg.out}: {error.strerror}") from error
+    head = {
+        "config": cfg.model_dump(mode="json"),
+        "torch": torch.__version__,
+        "python": sys.version.split()[0],
+        "host": platform.node(),
+        "machine": platform.machine(),
+    }
+    (out / "run.json").write_text(json.dumps(head, indent=1))
