@@ -10,10 +10,11 @@ from gangsaw.cli.flags import JobArgs, OutputFlags, RecipeFlags, takes
 def command(args: JobArgs, recipe: RecipeFlags, output: OutputFlags) -> None:
     """Walk the five steps from one layer to a plan, with the numbers at each step."""
     from gangsaw.cli.options import job_from, seed_of
-    from gangsaw.search.explain import explain
 
     seed_of(output)
     job, assumed = job_from(args, recipe)
+    from gangsaw.search.explain import explain
+
     document = explain(job)
     if output.json:
         screen.write_json(document)

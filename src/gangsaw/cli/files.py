@@ -36,6 +36,8 @@ def writable(flag: str, name: str, endings: tuple[str, ...]) -> Path:
     from gangsaw.read.toml import shown
 
     path, said = Path(name), shown(name)
+    if not name.isprintable():
+        raise InputError(f"{flag} {said} holds unprintable characters. Legal: a path of text")
     if path.suffix.lower() not in endings:
         raise InputError(f"{flag} {said} has no legal ending. Legal: {', '.join(endings)}")
     try:

@@ -7,7 +7,6 @@ reads. Values stay text here: `cli.options` turns them into documents with its o
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -52,6 +51,13 @@ class JobArgs(ModelArg):
             help="catalog node and number of devices (h100-sxm:2048), or a cluster TOML",
         ),
     ]
+
+
+@dataclass(frozen=True)
+class LengthFlag:
+    """The sequence length alone."""
+
+    seq_len: Annotated[Text, _flag("--seq-len", "N", "tokens a sequence [4096]", _R)] = None
 
 
 @dataclass(frozen=True)
@@ -189,17 +195,16 @@ def takes(*groups: type) -> Callable[[Callable[..., None]], Callable[..., None]]
                     )
                 )
 
-        @functools.wraps(body)
         def command(**typed: object) -> None:
             parts = (
                 group(**{k: v for k, v in typed.items() if owner[k] is group}) for group in groups
             )
             body(*parts)
 
-        # typer reads the signature, and would otherwise follow __wrapped__ to the body.
-        command.__signature__ = inspect.Signature(parameters)
+        # typer reads these, and not the body's own parameters.
+        command.__dict__["__signature__"] = inspect.Signature(parameters)
         command.__annotations__ = {p.name: p.annotation for p in parameters}
-        del command.__wrapped__  # type: ignore[attr-defined]
+        command.__doc__ = body.__doc__
         return command
 
     return wrap

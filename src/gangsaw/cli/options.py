@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from gangsaw.cli import files, values
 from gangsaw.cli.flags import JobArgs, OutputFlags, PlanFlags, RecipeFlags
-from gangsaw.cost.legal import check_shapes
+from gangsaw.cost.legal import check_plan, check_shapes
 from gangsaw.errors import InputError, UnknownKeysError
 from gangsaw.read.toml import validate
 from gangsaw.spec.job import Job
@@ -50,6 +50,11 @@ def seed_of(flags: OutputFlags) -> int:
     return 0 if flags.seed is None else values.whole("--seed", flags.seed, 0, 2**32 - 1)
 
 
+def seq_len_of(text: str | None) -> int:
+    """The sequence length, or the one that is assumed."""
+    return DEFAULT_SEQ_LEN if text is None else values.whole("--seq-len", text, 1, 10**8)
+
+
 def recipe_from(flags: RecipeFlags) -> tuple[Recipe, tuple[str, ...]]:
     """The recipe, and a line for each figure that was assumed and not stated."""
     assumed: list[str] = []
@@ -62,11 +67,9 @@ def recipe_from(flags: RecipeFlags) -> tuple[Recipe, tuple[str, ...]]:
     precision = "bf16"
     if flags.precision:
         precision = values.choice("--precision", flags.precision, get_args(Precision))
+    seq_len = seq_len_of(flags.seq_len)
     if flags.seq_len is None:
-        seq_len = DEFAULT_SEQ_LEN
         assumed.append(f"--seq-len {seq_len}")
-    else:
-        seq_len = values.whole("--seq-len", flags.seq_len, 1, 10**8)
     if flags.global_batch is None:
         batch = 2 ** max(0, round(math.log2(DEFAULT_BATCH_TOKENS / seq_len)))
         assumed.append(f"--global-batch {batch}")
@@ -123,12 +126,13 @@ def estimated(
     args: JobArgs, recipe: RecipeFlags, cut: PlanFlags, output: OutputFlags
 ) -> tuple[Job, EstimateResult]:
     """The job and the estimate of the one plan that the flags state."""
-    from gangsaw.search.estimate import estimate
-
     seed_of(output)
     fields = plan_fields(cut)
     job, assumed = job_from(args, recipe)
-    result = estimate(job, whole_plan(job, fields))
+    plan = whole_plan(job, fields)
+    from gangsaw.search.estimate import estimate
+
+    result = estimate(job, plan)
     return job, result.model_copy(update={"notes": (*assumed, *result.notes)})
 
 
@@ -324,6 +328,7 @@ def _derive_dp(job: Job, fields: dict[str, Any]) -> int:
 
 def whole_plan(job: Job, fields: dict[str, Any]) -> Plan:
     """A Plan of all devices and the whole batch; dp and the microbatch count are derived."""
+    check_fixed(job, fields, fewer_devices=True)
     dp = _derive_dp(job, fields)
     mbs, batch = fields.get("mbs", 1), job.recipe.global_batch
     if batch % (dp * mbs):
@@ -342,12 +347,14 @@ def whole_plan(job: Job, fields: dict[str, Any]) -> Plan:
     if made["schedule"] == "interleaved" and made.get("vpp", 1) == 1:
         raise InputError("--schedule interleaved needs chunks. Legal: --vpp 2 and more")
     plan = validate(Plan, made, "plan")
-    plan.check_product(job.cluster.devices, batch)
+    check_plan(job, plan)
     return plan
 
 
 def check_fixed(job: Job, fields: dict[str, Any], fewer_devices: bool = False) -> None:
     """Refuse fixed parts of a plan that no plan of this job can have."""
+    shape = {k: fields[k] for k in ("tp", "cp", "ep", "etp", "sequence_parallel") if k in fields}
+    check_shapes(job.model, Plan(**shape), job.recipe.seq_len)
     stated = {axis: fields[axis] for axis in ("tp", "cp", "pp", "dp") if axis in fields}
     inner = math.prod(stated.values())
     if not fewer_devices and job.cluster.devices % inner:
@@ -365,8 +372,6 @@ def check_fixed(job: Job, fields: dict[str, Any], fewer_devices: bool = False) -
             f" the global batch of {job.recipe.global_batch} sequences. Legal products:"
             f" {values.nearest(share, values.divisors(job.recipe.global_batch))}"
         )
-    shape = {k: fields[k] for k in ("tp", "cp", "ep", "etp", "sequence_parallel") if k in fields}
-    check_shapes(job.model, Plan(**shape), job.recipe.seq_len)
     layers, stages = job.model.layers, fields.get("stages")
     chunks = fields.get("pp", 1) * fields.get("vpp", 1)
     if chunks > layers and stages is None:

@@ -34,13 +34,14 @@ def command(
     """Search all legal plans; list the best with memory and bill side by side."""
     from gangsaw.cli.options import job_from, plan_fields, seed_of
     from gangsaw.cli.reporting import report_path, write_list_report
-    from gangsaw.search.space import search
 
     path = report_path(output)
     seed_of(output)
     fields = plan_fields(fixed)
     job, assumed = job_from(args, recipe)
     limits = limits_from(goals, fields, job)
+    from gangsaw.search.space import search
+
     result = search(job, limits)
     result = result.model_copy(update={"notes": (*assumed, *result.notes)})
     if output.json:
@@ -62,7 +63,6 @@ def command(
 def limits_from(flags: LimitFlags, fields: dict[str, object], job: Job) -> Limits:
     """Limits of the search; goals that need more than was stated are refused."""
     from gangsaw.cli.options import check_fixed
-    from gangsaw.search.space import Limits
 
     check_fixed(job, fields, fewer_devices=flags.max_devices is not None)
     for flag, text in (("--deadline", flags.deadline), ("--budget", flags.budget)):
@@ -72,13 +72,19 @@ def limits_from(flags: LimitFlags, fields: dict[str, object], job: Job) -> Limit
     most = None
     if flags.max_devices is not None:
         most = values.whole("--max-devices", flags.max_devices, 1, devices)
+    deadline_s = values.duration_s("--deadline", flags.deadline) if flags.deadline else None
+    budget_usd = values.usd("--budget", flags.budget) if flags.budget else None
+    headroom_frac = headroom(flags.headroom)
+    top = values.whole("--top", flags.top, 1, 1000) if flags.top else DEFAULT_TOP
+    from gangsaw.search.space import Limits
+
     return Limits(
         max_devices=most,
-        deadline_s=values.duration_s("--deadline", flags.deadline) if flags.deadline else None,
-        budget_usd=values.usd("--budget", flags.budget) if flags.budget else None,
-        headroom_frac=headroom(flags.headroom),
+        deadline_s=deadline_s,
+        budget_usd=budget_usd,
+        headroom_frac=headroom_frac,
         fixed=fields,
-        top=values.whole("--top", flags.top, 1, 1000) if flags.top else DEFAULT_TOP,
+        top=top,
         fewer_devices=most is not None,
     )
 

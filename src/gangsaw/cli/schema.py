@@ -13,6 +13,7 @@ DOCUMENTS = {
     "plan": "gangsaw.spec.result:PlanListResult",
     "estimate": "gangsaw.spec.result:EstimateResult",
     "bill": "gangsaw.spec.result:BillDoc",
+    "model": "gangsaw.cost.summary:ModelSummary",
 }
 """The document of each verb, as module and class."""
 

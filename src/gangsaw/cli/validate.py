@@ -12,11 +12,13 @@ def command(args: RunsArg, output: OutputFlags) -> None:
     """Predict measured runs and set the predictions beside what was measured."""
     from gangsaw.cli.files import read_rows
     from gangsaw.cli.options import seed_of
-    from gangsaw.fit.validate import validate
 
     seed_of(output)
     chosen = values.whole("--calibrate", args.calibrate, 0, 10**6) if args.calibrate else 0
-    document = validate(read_rows(args.file), chosen)
+    rows = read_rows(args.file)
+    from gangsaw.fit.validate import validate
+
+    document = validate(rows, chosen)
     if output.json:
         screen.write_json(document)
         return

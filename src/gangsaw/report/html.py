@@ -16,7 +16,7 @@ from gangsaw.report.text import miss_text
 from gangsaw.report.views import View, legend, pair, plan_row
 from gangsaw.spec.job import Job
 from gangsaw.spec.result import EstimateResult, PlanListResult, PlanResult, SearchedDoc
-from gangsaw.units import GB, GIB, MIB, format_bandwidth, format_frac, format_s
+from gangsaw.units import GB, GIB, MIB, format_bandwidth, format_frac, format_s, format_usd
 from gangsaw.units import significant as sig
 
 MOST_PAIRS = 12
@@ -118,7 +118,7 @@ def _sentence(chosen: EstimateResult) -> View:
         "rate": words.rate(chosen),
         "mfu": format_frac(chosen.mfu_frac),
         "hfu": format_frac(chosen.hfu_frac),
-        "money": f"{words.format_usd(per_billion)} a billion tokens",
+        "money": f"{format_usd(per_billion)} a billion tokens",
         "limits": words.limits(chosen),
     }
 

@@ -18,7 +18,7 @@ from gangsaw.spec.result import (
     PlanListResult,
     PlanResult,
 )
-from gangsaw.units import format_count, format_frac, format_gib, format_s, format_usd, significant
+from gangsaw.units import format_frac, format_gib, format_s, format_usd, significant
 
 RULE_ROWS = 24
 """Stages listed one by one; of more, runs of equal ones are folded."""
@@ -79,7 +79,7 @@ def bill_text(result: EstimateResult, console: Console) -> None:
         rows.append(
             (f"the run, {format_s(bill.run_s or 0.0)}", hours, format_usd(bill.usd_per_run))
         )
-    table = _plain_table(("what", "left"), ("device-h", "right"), ("money", "right"))
+    table = plain_table(("what", "left"), ("device-h", "right"), ("money", "right"))
     for row in rows:
         table.add_row(*row)
     console.print(table)
@@ -89,28 +89,6 @@ def bill_text(result: EstimateResult, console: Console) -> None:
     console.print(memory_bar(result, 40, console))
     console.print(_legend((result,), console))
     _notes(result.notes, console)
-
-
-def model_table(name: str, summary: Mapping[str, object], console: Console) -> None:
-    """What is in a model: totals, then a row for each group of layers."""
-    console.print(Text(name, style="bold"))
-    table = _plain_table(("", "left"), ("", "right"), ("", "left"))
-    table.show_header = False
-    for key, value in summary.items():
-        if key == "layers" or isinstance(value, (list, tuple, dict)):
-            continue
-        table.add_row(key.replace("_", " "), *_exact(value))
-    console.print(table)
-    layers = summary.get("layers")
-    if isinstance(layers, Sequence) and layers and not isinstance(layers, str):
-        console.print()
-        rows = [row if isinstance(row, Mapping) else row.model_dump() for row in layers]
-        keys = list(rows[0])
-        names = [(key.replace("_", " "), "left" if key == "kind" else "right") for key in keys]
-        groups = _plain_table(*names)
-        for row in rows:
-            groups.add_row(*(_exact(row.get(key, ""))[0] for key in keys))
-        console.print(groups)
 
 
 def memory_bar(result: PlanResult, width: int, console: Console) -> Text:
@@ -151,7 +129,7 @@ def memory_table(memory: MemoryDoc, console: Console) -> Table:
     names |= {"logits": "logits", "buffers": "buffers"}
     columns += [(name, "right") for name in names.values()]
     columns += [("alloc", "right"), ("reserved", "right"), ("device", "right")]
-    table = _plain_table(*columns, *((("peak in", "left"),) if wide else ()))
+    table = plain_table(*columns, *((("peak in", "left"),) if wide else ()))
     tightest = data.tightest_stage(memory)
     stages = memory.per_stage
     fold = len(stages) > RULE_ROWS
@@ -178,7 +156,7 @@ def memory_table(memory: MemoryDoc, console: Console) -> Table:
 
 def bill_table(result: PlanResult, console: Console) -> Table:
     """The invoice of a step: work, then idle time, dearest first, and the total."""
-    table = _plain_table(
+    table = plain_table(
         ("cause", "left"), ("", "left"), ("device-h", "right"), ("money", "right"),
         ("share", "right"),
     )  # fmt: skip
@@ -236,7 +214,7 @@ def _summary_table(summary: Mapping[str, object], console: Console) -> None:
     for figures in flat.values():
         keys += [str(key) for key in figures if key not in keys]
     titles = [(key.removesuffix("_frac").replace("_", " "), "right") for key in keys]
-    table = _plain_table(("source", "left"), *titles)
+    table = plain_table(("source", "left"), *titles)
     for source, figures in flat.items():
         table.add_row(source, *(_summary_cell(key, figures.get(key)) for key in keys))
     console.print(table)
@@ -379,7 +357,7 @@ def _legend(plans: Sequence[PlanResult], console: Console) -> Text:
 
 
 def _waterfall_table(result: EstimateResult, console: Console) -> Table:
-    table = _plain_table(("", "left"), ("adds", "right"), ("MFU after", "right"), ("", "left"))
+    table = plain_table(("", "left"), ("adds", "right"), ("MFU after", "right"), ("", "left"))
     table.add_row("peak of the devices", format_s(result.lower_bound_s), "100.0 %", "")
     for bar in data.waterfall(result):
         length = max(0, round(28 * bar.after_frac))
@@ -396,7 +374,7 @@ def _waterfall_table(result: EstimateResult, console: Console) -> Table:
 
 
 def _collective_table(collectives: Sequence[CollectiveDoc]) -> Table:
-    table = _plain_table(
+    table = plain_table(
         ("axis", "left"), ("operation", "left"), ("group", "right"), ("tier", "left"),
         ("a step", "right"), ("MiB each", "right"), ("each", "right"), ("exposed", "right"),
     )  # fmt: skip
@@ -409,7 +387,8 @@ def _collective_table(collectives: Sequence[CollectiveDoc]) -> Table:
     return table
 
 
-def _plain_table(*columns: tuple[str, str]) -> Table:
+def plain_table(*columns: tuple[str, str]) -> Table:
+    """A table without lines; each column a title and its side."""
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="dim")
     for title, side in columns:
         table.add_column(title, justify="right" if side == "right" else "left")
@@ -433,15 +412,6 @@ def _alike(stages: Sequence[object], one: int, other: int) -> bool:
 
 def _gib(value_bytes: float) -> str:
     return "0" if value_bytes == 0 else significant(value_bytes / 2**30)
-
-
-def _exact(value: object) -> tuple[str, str]:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return str(value), ""
-    if isinstance(value, int):
-        short = format_count(value)
-        return f"{value:,}", short if value >= 10**6 else ""
-    return words.format_count_small(value), ""
 
 
 def _plain(console: Console) -> bool:
