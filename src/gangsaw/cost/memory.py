@@ -294,7 +294,7 @@ def plan_memory(
     """
     worst = -1.0
     at = 0
-    for g in range(loads.count.shape[0]):
+    for g in range(loads.ranks.shape[0]):
         found = rank_memory(_load_of(loads, g, state), layers, ends, state, mem)
         if found.device > worst:
             worst, at = found.device, g

@@ -268,7 +268,10 @@ def end_memory(ends: Ends, cut: Cut, pp: float, mem: StackMem) -> EndMem:
     logits = tokens * vocab
     if mem.logits_vocab_parallel > 0.0:
         logits /= cut.tp
-    kept = mem.norm_bytes * tokens * ends.hidden / spread * scale
+    per_token = mem.norm_bytes / spread
+    if mem.tp_keeps_gathered_input > 0.0:
+        per_token += 2.0 * (1.0 - 1.0 / spread)
+    kept = per_token * tokens * ends.hidden * scale
     # The head's input gradient is whole on every rank, and under sequence parallelism so is the
     # input that was gathered again for the weight gradient.
     gathered = (2.0 if spread > 1.0 else 1.0) * cut.act_bytes * tokens * ends.hidden
