@@ -34,9 +34,13 @@ from gangsaw.bill.run import (
     step_invoice,
     terms_of_book,
 )
-from gangsaw.bill.use import use_of_plan, use_of_ranks
+from gangsaw.bill.use import use_of_plan, use_of_ranks, use_of_timeline
 from gangsaw.errors import InputError
 from gangsaw.read.prices import shipped_prices
+from gangsaw.schedule import generate
+from gangsaw.simulate.record import simulate
+from gangsaw.simulate.timeline import Timeline
+from gangsaw.simulate.times import StageTimes
 from gangsaw.spec.invoice import RateItem, Rates, RunTerms
 
 BOOK = shipped_prices()
@@ -282,6 +286,37 @@ def test_use_of_a_timeline_fills_waiting_with_bubble():
     assert invoice.totals("stage")["0"][0] == pytest.approx(160)
     with pytest.raises(InputError, match="rank 0 is busy"):
         use_of_ranks("t", rows, 16, 8.0, 1000)
+
+
+def test_simulated_timeline_is_billed_by_stage():
+    ranks, microbatches = 4, 8
+    timeline = simulate(
+        generate("1f1b", ranks, microbatches), StageTimes.of(ranks, 1.0, 1.0, 1.0), interpreted=True
+    )
+    step = use_of_timeline(timeline, 8, 2**20)
+    assert (step.devices, step.source) == (32, "simulation")
+    assert step.step_time_s == pytest.approx(3 * (microbatches + ranks - 1))
+    invoice = step_invoice(step, PRICINGS[0])
+    check_sums(invoice)
+    # Every rank works 24 of 33 units; the rest of each is bubble.
+    assert invoice.idle_frac == pytest.approx((ranks - 1) / (microbatches + ranks - 1))
+    assert {k: v[0] for k, v in invoice.totals("stage").items()} == {
+        str(r): pytest.approx(8 * 33.0) for r in range(ranks)
+    }
+
+
+def test_measured_timeline_takes_the_same_way():
+    table = {
+        "rank": [0, 0, 1, 1], "stream": ["compute"] * 4, "kind": ["F", "idle", "F", "idle"],
+        "stage": [0, -1, 1, -1], "microbatch": [0, -1, 0, -1], "start_s": [0.0, 2.0, 0.0, 3.0],
+        "end_s": [2.0, 4.0, 3.0, 4.0], "cause": ["compute", "straggler", "compute", "dp_comm"],
+    }  # fmt: skip
+    step = use_of_timeline(Timeline.from_table(table), 16, 1000)
+    assert step.source == "measurement"
+    causes = step_invoice(step, PRICINGS[0]).totals("cause")
+    assert {c: s for c, (s, _) in causes.items()} == {
+        "compute": 80.0, "straggler": 32.0, "dp_comm": 16.0
+    }  # fmt: skip
 
 
 def test_difference_of_two_bills_is_explained_to_the_last_line():

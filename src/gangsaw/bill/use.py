@@ -1,4 +1,4 @@
-"""Where the device-seconds of a step go, read from a plan's estimate."""
+"""Where the device-seconds of a step go: from an estimate or from a timeline."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Iterable
 
 from gangsaw.bill.invoice import close_exactly
 from gangsaw.errors import InputError
+from gangsaw.simulate.timeline import COMPUTE, Timeline
 from gangsaw.spec.invoice import ALL_STAGES, NO_TIER, StepUse, Use
-from gangsaw.spec.result import EstimateResult, PlanResult
+from gangsaw.spec.result import CAUSES, EstimateResult, PlanResult
 
 COMM_AXIS = {
     "tp_comm": "tp",
@@ -113,3 +114,25 @@ def plan_words(result: PlanResult) -> str:
     )
     words = [f"{name}{size}" for name, size in degrees if size > 1]
     return " ".join([*words, plan.schedule] if plan.pp > 1 else words) or "one device"
+
+
+def use_of_timeline(
+    timeline: Timeline, devices_per_rank: int, tokens_per_step: int, title: str = ""
+) -> StepUse:
+    """The use of one step from a timeline, simulated or measured: each pipeline rank a stage.
+
+    The compute stream of a rank tiles its time, idle rows with their cause; transfers and
+    collectives on other streams are hidden behind it and cost no time of their own.
+    """
+    own = timeline.stream == COMPUTE
+    names = ("bubble" if c < 0 else CAUSES[c] for c in timeline.cause[own])
+    seconds = (timeline.end_s - timeline.start_s)[own]
+    rows = zip((str(r) for r in timeline.rank[own]), names, map(float, seconds), strict=True)
+    return use_of_ranks(
+        title or timeline.name or "timeline",
+        rows,
+        devices_per_rank,
+        timeline.makespan_s,
+        tokens_per_step,
+        "measurement" if timeline.measured else "simulation",
+    )
