@@ -110,6 +110,15 @@ def test_nics_that_a_group_drives():
     assert 8e9 * 63 / 64 / eight_a_node == pytest.approx(8 * 50e9 * 0.94, rel=0.08)
 
 
+def test_stages_share_the_uplinks_of_a_pod():
+    # pods of 3,072 with 1:7 above: of three stages of 1,024 devices one leaves the pod, at 3/7
+    net = net_of(cluster_of("h100-roce-llama3", 12288))
+    seconds = c.p2p_s(net, 1e9, 1024.0, 0.0, 12.0)
+    assert 1e9 / seconds == pytest.approx(50e9 * 3 / 7 * 0.9, rel=0.01)
+    # a whole pod a stage: all leave it
+    assert 1e9 / c.p2p_s(net, 1e9, 3072.0, 0.0, 4.0) == pytest.approx(50e9 / 7 * 0.9, rel=0.01)
+
+
 def test_mesh_gives_a_pair_one_link():
     net = net_of(cluster_of("mi300x", 8))
     pair = 4e9 / c.all_reduce_s(net, 4e9, 2.0, 1.0, 0.0)
@@ -162,6 +171,7 @@ def nets(draw):
         efficiency=column(st.sampled_from([0.4, 0.8, 1.0])),
         reduction=column(st.sampled_from([0.0, 1.0])),
         ramp_s=column(st.sampled_from([0.0, 1e-5, 1e-3])),
+        oversubscription=column(st.sampled_from([1.0, 2.0, 7.0])),
         mesh=np.array([draw(st.sampled_from([0.0, sizes[0] - 1])), *[0.0] * (count - 1)]),
     )
 

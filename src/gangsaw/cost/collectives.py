@@ -121,7 +121,7 @@ def _tree_s(net: Net, total_bytes: float, ranks: float, stride: float) -> float:
                 passes = 1.0 if ranks / members <= 2.0 else 2.0
                 own = passes * total_bytes / (rate * SWITCH_SHARE)
                 startup += 2.0 * net.latency_s[tier]
-            elif inner == 1.0 and units < ranks:
+            elif tier == 0 and units < ranks:
                 own = 2.0 * total_bytes * (units - 1.0) / (units * rate)
                 startup += 2.0 * (units - 1.0) * net.latency_s[tier]
             else:
@@ -183,12 +183,12 @@ def all_to_all_s(
         if members > inner:
             away = bytes_per_rank * (1.0 - inner / ranks)
             rate = _link(net, tier, members / inner) * net.efficiency[tier]
-            if inner == 1.0:
+            if tier == 0:
                 away = bytes_per_rank * (members - 1.0) / ranks
                 rate *= ALL_TO_ALL_SHARE
             x = away / rate
             ramp = FAN_OUT * net.latency_s[tier] * ranks / inner
-            if inner == 1.0:
+            if tier == 0:
                 ramp = max(ramp, net.ramp_s[tier])
             worst = max(worst, net.latency_s[tier] + x + math.sqrt(ramp * x))
         inner = members
@@ -203,7 +203,8 @@ def p2p_s(
 ) -> float:
     """Seconds to send a message to the device `stride` further, all devices sending at once.
 
-    `ranks` in a row (pipeline stages): the slowest of the links between neighbours counts.
+    `ranks` in a row (pipeline stages): the slowest of the links between neighbours counts. Of k
+    stages in a domain only the last one's devices leave it, so they share its uplinks.
     """
     if message_bytes <= 0.0 or ranks <= 1.0:
         return 0.0
@@ -213,7 +214,8 @@ def p2p_s(
         members = max(inner, group_path(net, ranks, stride, tier))
         if members > inner:
             rate = _link(net, tier, 2.0) * net.efficiency[tier]
-            if inner == 1.0:
+            rate *= max(1.0, min(inner, net.oversubscription[tier]))
+            if tier == 0:
                 rate *= P2P_SHARE
             worst = max(worst, net.latency_s[tier] + message_bytes / rate)
         inner = members
@@ -269,7 +271,7 @@ def all_to_all_bound_s(net: Net, bytes_per_rank: float, ranks: float, stride: fl
     for tier in range(net.size.size):
         members = max(inner, group_path(net, ranks, stride, tier))
         if members > inner:
-            sent = (members - inner) if inner == 1.0 else (ranks - inner)
+            sent = (members - inner) if tier == 0 else (ranks - inner)
             bound = max(bound, bytes_per_rank * sent / ranks / net.bytes_per_s[tier])
         inner = members
         if inner >= ranks:
@@ -287,7 +289,8 @@ def p2p_bound_s(net: Net, message_bytes: float, stride: float, ranks: float = 2.
     for tier in range(net.size.size):
         members = max(inner, group_path(net, ranks, stride, tier))
         if members > inner:
-            bound = max(bound, message_bytes / net.bytes_per_s[tier])
+            share = max(1.0, min(inner, net.oversubscription[tier]))
+            bound = max(bound, message_bytes / (net.bytes_per_s[tier] * share))
         inner = members
         if inner >= ranks:
             break

@@ -33,6 +33,7 @@ def net_of(cluster: ClusterSpec) -> Net:
         efficiency=column([t.efficiency for t in tiers]),
         reduction=column([float(t.in_network_reduction) for t in tiers]),
         ramp_s=column([t.ramp_s for t in tiers]),
+        oversubscription=column([t.oversubscription for t in tiers]),
         mesh=column([float(t.devices - 1) if t.mesh else 0.0 for t in tiers]),
     )
 

@@ -132,6 +132,7 @@ class Net(NamedTuple):
     reduction: Array  # 1.0 where switches reduce
     ramp_s: Array  # x seconds at full rate take sqrt(ramp_s x) to get there
     mesh: Array  # peers with a link each where there is no switch, else 0
+    oversubscription: Array  # line rate over bytes_per_s
 
 
 class StackMem(NamedTuple):
