@@ -20,6 +20,7 @@ VERBS = (
     Verb("timeline", "gangsaw.cli.timeline", "the pipeline schedule of a plan, drawn"),
     Verb("bill", "gangsaw.cli.bill", "the invoice of a plan, by cause"),
     Verb("model", "gangsaw.cli.model", "what is in a model: parameters, FLOPs, cache"),
+    Verb("train", "gangsaw.cli.train", "run a plan on torch.distributed"),
     Verb("validate", "gangsaw.cli.validate", "predictions beside published measured runs"),
     Verb("schema", "gangsaw.cli.schema", "the JSON Schema of a command's output"),
 )

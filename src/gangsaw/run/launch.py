@@ -36,6 +36,11 @@ def started_by_torchrun() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
+def own_rank() -> int:
+    """This process's rank under torchrun, else 0."""
+    return int(os.environ.get("RANK", "0"))
+
+
 def join(device: str) -> None:
     """Join the process group that the environment names.
 
@@ -113,7 +118,7 @@ def start_ranks(
 ) -> None:
     """`main(text)` on `count` local ranks under torchrun's agent."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ.setdefault("KINETO_LOG_LEVEL", "5")
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     if device == "cpu":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         torch.set_num_threads(1)

@@ -128,7 +128,7 @@ class Pool:
     def __init__(self) -> None:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        os.environ.setdefault("KINETO_LOG_LEVEL", "5")
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         torch.set_num_threads(1)
         self._folder = tempfile.TemporaryDirectory(prefix="gangsaw-pool-")
         self._jobs = 0

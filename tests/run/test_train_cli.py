@@ -1,0 +1,112 @@
+"""`gangsaw train` from the command line: torchrun's agent, resume, refusals in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gangsaw.cli.main import run
+
+MODEL = """{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 256,
+"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
+"num_key_value_heads": 2, "tie_word_embeddings": true, "hidden_act": "silu",
+"rms_norm_eps": 1e-05}"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text(MODEL)
+    (tmp_path / "plan.toml").write_text(
+        'pp = 2\nnum_microbatches = 2\nschedule = "zb-h1"\nstages = "2,1"\n'
+    )
+    (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog. " * 40)
+    return tmp_path
+
+
+def _train(job: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    words = [
+        "train",
+        str(job / "plan.toml"),
+        "--model",
+        str(job / "config.json"),
+        "--data",
+        str(job / "text.txt"),
+        "--seq-len",
+        "32",
+        "--out",
+        str(job / "run"),
+        *more,
+    ]
+    # A process of its own: torchrun's agent forks ranks, which must not copy pytest.
+    env = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
+    return subprocess.run(
+        [sys.executable, "-m", "gangsaw.cli.main", *words],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        env=env,
+    )
+
+
+def test_train_then_resume(job):
+    first = _train(job, "--steps", "3", "--json")
+    assert first.returncode == 0, first.stderr
+    summary = json.loads(first.stdout)
+    assert (summary["steps"], summary["ranks"]) == (3, 2)
+    run_folder = job / "run"
+    assert (run_folder / "checkpoints" / "latest").read_text() == "step-00000003"
+    assert "0REDUCE_GRAD" in (run_folder / "actions" / "rank0.txt").read_text()
+    assert (run_folder / "trace" / "rank1.json").exists()
+    again = _train(job, "--steps", "3", "--json")
+    assert again.returncode == 2
+    assert "--resume" in again.stderr
+    assert again.stderr.count("\n") <= 2
+
+
+def test_failing_rank_is_one_line_and_code_1(job):
+    """A disk that refuses the checkpoint: the run fails with the reason, not with a traceback."""
+    blocked = job / "run"
+    blocked.mkdir()
+    (blocked / "checkpoints").write_text("a file stands where the folder must be")
+    result = _train(job, "--steps", "1")
+    assert result.returncode == 1
+    last = result.stderr.strip().splitlines()[-1]
+    assert last.startswith("gangsaw: rank")
+    assert "checkpoints" in last
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--data", "missing.txt"], "does not exist"),
+        (["--data", "README.md", "--tp", "3"], "tp=3"),
+        (["--data", "README.md", "--pp", "2", "--schedule", "dualpipe"], "dualpipe-v"),
+        (["--data", "README.md", "--steps", "0"], "--steps"),
+        (["--data", "README.md", "--precision", "fp8"], "bf16"),
+        ([], "--data"),
+    ],
+)
+def test_refusals(job, words, said):
+    words = [str(job / w) if w == "README.md" else w for w in words]
+    (job / "README.md").write_text("x" * 9000)
+    (job / "one.toml").write_text("tp = 1\n")
+    outcome = run(
+        [
+            "train",
+            str(job / "one.toml"),
+            "--model",
+            str(job / "config.json"),
+            "--out",
+            str(job / "r"),
+            *words,
+        ]
+    )
+    assert outcome.code == 2
+    assert said in outcome.err
+    assert "Traceback" not in outcome.err
+    assert outcome.out == ""
