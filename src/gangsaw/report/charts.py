@@ -41,7 +41,7 @@ def memory_fill(key: str, name: str) -> str:
         return f"url(#{name}-hatch)"
     if key in OUTLINED:
         return svg.SURFACE
-    return f"var(--m-{key},{MEMORY_COLOURS[key]})"
+    return MEMORY_COLOURS[key]
 
 
 def cause_fill(cause: str, name: str) -> str:

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 CAUSE_COLOURS = {
     "compute": "#2f6fb5",
-    "recompute": "#93bfe6",
+    "recompute": "#a7cef1",
     "bubble": "#b4bac3",
-    "tp_comm": "#e8772e",
-    "cp_comm": "#f2b632",
-    "ep_comm": "#8a5a33",
-    "pp_comm": "#3f9b4f",
-    "dp_comm": "#8158b0",
-    "optimizer": "#56657a",
-    "host": "#8d929a",
-    "offload": "#39b7d4",
-    "checkpoint": "#8b8a2f",
-    "failure": "#c62f39",
-    "straggler": "#e58cb4",
+    "tp_comm": "#ed6c00",
+    "cp_comm": "#f4d139",
+    "ep_comm": "#7f4816",
+    "pp_comm": "#3e9e5a",
+    "dp_comm": "#7835cd",
+    "optimizer": "#3a4561",
+    "host": "#72757e",
+    "offload": "#15b4f1",
+    "checkpoint": "#aebb4d",
+    "failure": "#eb2241",
+    "straggler": "#eb9bb3",
     "unallocated": "#ffffff",
 }
 """Colour of each cause of spec.result.CAUSES."""
@@ -46,12 +46,12 @@ HATCHED = frozenset({"bubble", "reserved"})
 OUTLINED = frozenset({"unallocated", "outside"})
 
 MEMORY_COLOURS = {
-    "params": "#2c3a52",
-    "grads": "#7a4a6b",
+    "params": "#2a7f86",
+    "grads": "#b48ead",
     "optimizer": CAUSE_COLOURS["optimizer"],
     "activations": "#d08a3c",
-    "logits": "#8fb3a5",
-    "buffers": "#c9c3b4",
+    "logits": "#e9d8a6",
+    "buffers": "#8a8577",
     "reserved": "#b4bac3",
     "outside": "#ffffff",
 }
@@ -61,13 +61,3 @@ MEMORY_LETTERS = {
     "params": "P", "grads": "G", "optimizer": "O", "activations": "A", "logits": "L",
     "buffers": "B", "reserved": "r", "outside": "x",
 }  # fmt: skip
-
-MEMORY_COLOURS_DARK = {
-    "params": "#8d9cc0",
-    "grads": "#b07fa0",
-    "optimizer": "#6c7c93",
-    "activations": "#d08a3c",
-    "logits": "#8fb3a5",
-    "buffers": "#5e594c",
-}
-"""The same on a dark page, where the darkest parts would vanish."""

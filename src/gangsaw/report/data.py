@@ -128,6 +128,8 @@ def waterfall(estimate: EstimateResult) -> tuple[WaterfallBar, ...]:
     bars: list[WaterfallBar] = []
     before = 1.0
     for step in estimate.waterfall:
+        if step.cause == "peak":
+            continue
         after = step.mfu_frac_after
         title = CAUSE_TITLES.get(step.cause, step.cause.replace("_", " "))
         bars.append(WaterfallBar(step.cause, title, before, after, step.seconds))

@@ -10,7 +10,6 @@ from jinja2 import BaseLoader, Environment, StrictUndefined, TemplateNotFound
 from markupsafe import Markup
 
 from gangsaw.report import charts, curves, data, words
-from gangsaw.report.colours import MEMORY_COLOURS_DARK
 from gangsaw.report.series import BandwidthSweep, MicrobatchSweep, ReportSweeps
 from gangsaw.report.text import miss_text
 from gangsaw.report.views import View, legend, pair, plan_row
@@ -78,10 +77,9 @@ def _environment() -> Environment:
 
 def _page(result: PlanListResult, chosen: EstimateResult, sweeps: ReportSweeps) -> View:
     recipe = result.recipe
-    dark = "".join(f"--m-{key}: {colour}; " for key, colour in MEMORY_COLOURS_DARK.items())
     rows = tuple(result.plans)
     return {
-        "css": Markup(_file("report.css").replace("{{ dark_memory }}", dark)),
+        "css": Markup(_file("report.css")),
         "js": Markup(_file("report.js")),
         "title": f"{result.model} on {result.cluster}",
         "job": (

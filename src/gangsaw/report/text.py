@@ -124,12 +124,16 @@ def bill_bar(result: PlanResult, width: int, console: Console) -> Text:
 def memory_table(memory: MemoryDoc, console: Console) -> Table:
     """Every stage (runs of equal ones folded when there are many), in GiB."""
     wide = console.width >= 96
-    columns = [("stage", "left"), ("layers", "right")]
-    names = {"params": "params", "grads": "grads", "optimizer": "optim", "activations": "activ"}
-    names |= {"logits": "logits", "buffers": "buffers"}
-    columns += [(name, "right") for name in names.values()]
-    columns += [("alloc", "right"), ("reserved", "right"), ("device", "right")]
+    names = ("params", "grads", "optimizer", "activations", "logits", "buffers")
+    titles = ["layers", "params", "grads", "optim", "activ", "logits", "buffers"]
+    titles += ["alloc", "reserved", "device"]
+    if not wide:
+        titles = ["lay", "param", "grad", "optim", "activ", "logit", "buff"]
+        titles += ["alloc", "resv", "dev"]
+    columns = [("stage", "left"), *((title, "right") for title in titles)]
     table = plain_table(*columns, *((("peak in", "left"),) if wide else ()))
+    if not wide:
+        table.padding = (0, 1, 0, 0)
     tightest = data.tightest_stage(memory)
     stages = memory.per_stage
     fold = len(stages) > RULE_ROWS
@@ -358,7 +362,9 @@ def _legend(plans: Sequence[PlanResult], console: Console) -> Text:
 
 def _waterfall_table(result: EstimateResult, console: Console) -> Table:
     table = plain_table(("", "left"), ("adds", "right"), ("MFU after", "right"), ("", "left"))
-    table.add_row("peak of the devices", format_s(result.lower_bound_s), "100.0 %", "")
+    # Model FLOPs at the dense peak of all devices: what MFU compares the step with.
+    ideal_s = result.mfu_frac * result.step_time_s
+    table.add_row("all devices at peak", format_s(ideal_s), "100.0 %", "")
     for bar in data.waterfall(result):
         length = max(0, round(28 * bar.after_frac))
         style = CAUSE_COLOURS.get(bar.cause, CAUSE_COLOURS["compute"])

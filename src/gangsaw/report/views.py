@@ -39,7 +39,7 @@ def memory_look(key: str) -> Look:
         return Look("hatched", "")
     if key in OUTLINED:
         return Look("outlined", "")
-    return Look("", f"var(--m-{key},{MEMORY_COLOURS[key]})")
+    return Look("", MEMORY_COLOURS[key])
 
 
 def memory_bar(result: PlanResult) -> View:
