@@ -171,7 +171,7 @@ def test_batch_ramp_against_a_step_by_step_count():
 def test_ramp_pays_per_step_causes_once_a_step():
     step = use({"compute": 4.0, "bubble": 1.0}, 8, 1000)
     terms = RunTerms(tokens=3e6, ramp_tokens=1e6, ramp_start_frac=0.5)
-    account, _ = run_account(step, terms)
+    account, _, _ = run_account(step, terms)
     steps = 1000 * math.log(2) / 0.5
     got = {slot[1]: s for slot, s in account.slots.items() if slot[0] == "batch ramp"}
     assert got["compute"] == pytest.approx(8 * 4.0 * 1000)
@@ -181,7 +181,7 @@ def test_ramp_pays_per_step_causes_once_a_step():
 
 def test_evaluation_is_a_third_of_a_training_pass():
     step = use({"compute": 3.0, "optimizer": 1.0, "recompute": 1.0}, 1, 1000)
-    account, _ = run_account(step, RunTerms(tokens=1e6, eval_every_steps=100, eval_tokens=500))
+    account, _, _ = run_account(step, RunTerms(tokens=1e6, eval_every_steps=100, eval_tokens=500))
     got = {s[1]: v for s, v in account.slots.items() if s[0] == "evaluation"}
     assert got == {"compute": pytest.approx(10 * 0.5 * 3.0 / 3)}
 

@@ -21,12 +21,13 @@ PLAN = {
 }  # fmt: skip
 LIMITS = {"--deadline", "--budget", "--max-devices", "--headroom", "--top"}
 OUTPUT = {"--json", "--seed"}
+BILL = {"--per", "--offer", "--own", "--run", "--against", "--csv", "--html"}
 FLAGS = {
     "plan": RECIPE | PLAN | LIMITS | OUTPUT | {"--report"},
     "estimate": RECIPE | PLAN | OUTPUT | {"--report"},
     "explain": RECIPE | OUTPUT,
     "timeline": RECIPE | PLAN | OUTPUT | {"--out"},
-    "bill": RECIPE | PLAN | OUTPUT,
+    "bill": RECIPE | PLAN | OUTPUT | BILL,
     "model": OUTPUT | {"--seq-len"},
     "validate": OUTPUT | {"--calibrate"},
     "schema": OUTPUT,

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from gangsaw.bill.goodput import daly_interval_s, expected_wall_s
 from gangsaw.errors import InputError
+from gangsaw.read.toml import validate
 from gangsaw.spec.base import Document, Frac, NonNegative, Positive
 from gangsaw.spec.invoice import RateItem, Rates
 from gangsaw.spec.price import PriceBook
@@ -169,7 +170,7 @@ def ownership_of_book(
         ),
         "not_billed": tuple(not_billed),
     }  # fmt: skip
-    return Ownership.model_validate({**fields, **stated})
+    return validate(Ownership, {**fields, **stated}, "figures of owned devices")
 
 
 class Renting(Document):

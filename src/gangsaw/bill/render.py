@@ -6,6 +6,7 @@ import csv
 import io
 from html import escape
 
+from gangsaw.bill.answer import BillAnswer
 from gangsaw.bill.compare import Comparison
 from gangsaw.spec.invoice import Invoice
 from gangsaw.spec.result import IDLE_CAUSES, MemoryDoc
@@ -250,3 +251,61 @@ def memory_text(memory: MemoryDoc, color: bool = False, width: int = 44) -> str:
         bar = bar + "." * max(0, peak - len(bar))
         out.append(f"stage {stage.stage:>3} |{bar:<{width}}| {format_gib(stage.peak_device_bytes)}")
     return "\n".join(out)
+
+
+def answer_text(answer: BillAnswer, color: bool = False) -> str:
+    """All invoices of an answer, the memory chart beside them, energy, and the comparison."""
+    last = answer.invoices[-1]
+    parts = [invoice_text(last, color)]
+    others = [
+        f"{inv.basis:<16}{format_usd(inv.usd):>12}"
+        f"{significant(inv.device_s / HOUR_S):>16} device-hours, {format_s(inv.wall_s)}"
+        for inv in answer.invoices
+    ]
+    if len(others) > 1:
+        parts.append("\n".join(others))
+    if answer.memory is not None:
+        parts.append(memory_text(answer.memory, color))
+    lines = []
+    if answer.energy is not None:
+        e = answer.energy
+        lines.append(
+            f"energy of the {last.basis}: {significant(e.kwh)} kWh at the meter,"
+            f" {format_usd(e.usd)}, {significant(e.kg_co2 / 1e3)} t CO2"
+        )
+    if answer.recovered_point is not None and answer.recovered_point.usd:
+        r = answer.recovered_point
+        lines.append(
+            f"one point of idle share is worth {format_usd(r.usd)} of the {last.basis}"
+            f" ({significant(r.device_hours)} device-hours)"
+        )
+    if lines:
+        parts.append("\n".join(lines))
+    if answer.comparison is not None:
+        parts.append(comparison_text(answer.comparison))
+    return "\n\n".join(parts)
+
+
+_PAGE_STYLE = (
+    "body{font:14px system-ui,sans-serif;margin:2em auto;max-width:70em;padding:0 1em;"
+    "color-scheme:light dark}table{border-collapse:collapse;width:100%}"
+    "td,th{padding:.15em .6em;text-align:right;font-variant-numeric:tabular-nums}"
+    "th[scope=row],td.bar{text-align:left}td.bar{width:30%}.total{font-size:1.6em;margin:.2em 0}"
+    ".idle-total{font-size:1.3em;margin:.2em 0}tr.idle th{font-style:italic}"
+    "pre{overflow:auto}.both{display:flex;flex-wrap:wrap;gap:2em}.both>*{flex:1 1 30em}"
+)
+
+
+def answer_html(answer: BillAnswer) -> str:
+    """A page that opens offline: memory on the left, the last invoice on the right, the rest."""
+    *rest, last = answer.invoices
+    memory = f"<pre>{escape(memory_text(answer.memory))}</pre>" if answer.memory else ""
+    below = "".join(invoice_html(x) for x in reversed(rest))
+    if answer.comparison is not None:
+        below += f"<h2>Two plans</h2><pre>{escape(comparison_text(answer.comparison))}</pre>"
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width">'
+        f"<title>Bill: {escape(answer.title)}</title><style>{_PAGE_STYLE}</style></head><body>"
+        f'<div class="both">{memory}{invoice_html(last)}</div>{below}</body></html>\n'
+    )

@@ -107,8 +107,8 @@ def ramp_steps(tokens_per_step: float, ramp_tokens: float, start_frac: float) ->
     return ramp_tokens / tokens_per_step * math.log(1 / start_frac) / (1 - start_frac)
 
 
-def run_account(use: StepUse, terms: RunTerms) -> tuple[Account, tuple[str, ...]]:
-    """Device-seconds of a whole run by phase, and notes on what it assumes.
+def run_account(use: StepUse, terms: RunTerms) -> tuple[Account, float, tuple[str, ...]]:
+    """Device-seconds of a whole run by phase, its steps, and notes on what it assumes.
 
     Start, batch ramp, full-batch steps and evaluations are the work; stragglers stretch it, saves
     interrupt it, failures lose part of it. Raises InputError where failures leave no progress.
@@ -121,21 +121,25 @@ def run_account(use: StepUse, terms: RunTerms) -> tuple[Account, tuple[str, ...]
     if terms.straggler_frac:
         stretch_s = account.wall_s * terms.straggler_frac / (1 - terms.straggler_frac)
         _add_waiting(account, "training", "straggler", stretch_s)
-    notes = [f"{steps:,.0f} optimizer steps"]
+    notes: list[str] = []
     if terms.device_mtbf_h is not None:
         notes += _add_failures(account, terms, terms.device_mtbf_h)
     elif terms.checkpoint_interval_s:
         saves = account.wall_s / terms.checkpoint_interval_s
         _add_waiting(account, "checkpoints", "checkpoint", saves * terms.checkpoint_block_s)
-    return account, tuple(notes)
+    return account, steps, tuple(notes)
 
 
 def run_invoice(use: StepUse, terms: RunTerms, pricing: Pricing) -> Invoice:
     """The invoice of a whole run of `terms.tokens` tokens."""
-    account, notes = run_account(use, terms)
+    account, steps, notes = run_account(use, terms)
     services = run_services(account, terms, pricing)
+    said = [f"{steps:,.0f} optimizer steps"]
+    if terms.device_mtbf_h is not None:
+        mtbf_s = job_mtbf_s(terms.device_mtbf_h, use.devices)
+        said.append(f"{account.wall_s / mtbf_s:,.0f} failures expected")
     return make_invoice(
-        account, "run", use.title, terms.tokens, pricing, services=services, notes=notes
+        account, "run", use.title, terms.tokens, pricing, services=services, notes=(*said, *notes)
     )
 
 
@@ -145,14 +149,12 @@ def month_invoice(use: StepUse, terms: RunTerms, pricing: Pricing) -> Invoice:
     Start and batch ramp are left out; saves, failures and evaluations come at the run's rates.
     """
     steady = terms.model_copy(update={"start_s": 0.0, "ramp_tokens": 0.0})
-    account, notes = run_account(use, steady)
+    account, _, notes = run_account(use, steady)
     factor = MONTH_S / account.wall_s
     month = account.scaled(factor)
     services = run_services(month, steady, pricing)
     tokens = _full_steps(use, steady) * use.tokens_per_step * factor
-    return make_invoice(
-        month, "month", use.title, tokens, pricing, services=services, notes=notes[1:]
-    )
+    return make_invoice(month, "month", use.title, tokens, pricing, services=services, notes=notes)
 
 
 def run_services(account: Account, terms: RunTerms, pricing: Pricing) -> tuple[Service, ...]:
@@ -249,7 +251,7 @@ def _not_billed(pricing: Pricing, services: Sequence[Service]) -> tuple[str, ...
     missing = list(pricing.rates.not_billed)
     if not any(s.item == "staff" for s in services):
         missing.append("staff (no figure under staff.*)")
-    return tuple(missing)
+    return tuple(dict.fromkeys(missing))
 
 
 def _full_steps(use: StepUse, terms: RunTerms) -> float:
@@ -318,8 +320,7 @@ def _add_failures(account: Account, terms: RunTerms, device_mtbf_h: float) -> li
     _add_waiting(account, "failures", "failure", total_s - work_s - saves_s)
     return [
         f"a save every {interval_s / 60:,.1f} min, blocking {terms.checkpoint_block_s:,.3g} s",
-        f"{total_s / mtbf_s:,.0f} failures expected, one every {mtbf_s / HOUR_S:,.1f} h,"
-        f" {terms.restart_s / 60:,.0f} min to restart",
+        f"a failure every {mtbf_s / HOUR_S:,.1f} h, {terms.restart_s / 60:,.0f} min to restart",
     ]
 
 

@@ -12,7 +12,7 @@ from gangsaw.cli.flags import OutputFlags, VerbArg, takes
 DOCUMENTS = {
     "plan": "gangsaw.spec.result:PlanListResult",
     "estimate": "gangsaw.spec.result:EstimateResult",
-    "bill": "gangsaw.spec.result:BillDoc",
+    "bill": "gangsaw.bill.answer:BillAnswer",
     "model": "gangsaw.cost.summary:ModelSummary",
 }
 """The document of each verb, as module and class."""

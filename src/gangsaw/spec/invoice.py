@@ -55,6 +55,13 @@ class StepUse(Document):
         """Device-seconds of a step."""
         return self.devices * self.step_time_s
 
+    def mean_cause_s(self) -> dict[str, float]:
+        """Seconds of the average device by cause."""
+        causes = dict.fromkeys((line.cause for line in self.lines), 0.0)
+        for line in self.lines:
+            causes[line.cause] += line.device_s / self.devices
+        return causes
+
 
 class RateItem(Document):
     """One thing that an hour of a device costs, and whether that is capital or operating."""

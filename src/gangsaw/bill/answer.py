@@ -1,0 +1,210 @@
+"""What `bill` answers: the invoices of one plan, its memory, and a second plan beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+from typing import Literal
+
+from pydantic import Field
+
+from gangsaw.bill.compare import Comparison, compare
+from gangsaw.bill.finance import owned_rates, ownership_of_book
+from gangsaw.bill.invoice import step_bill
+from gangsaw.bill.power import site_power
+from gangsaw.bill.rates import flat, rented
+from gangsaw.bill.run import (
+    Pricing,
+    million_tokens_invoice,
+    month_invoice,
+    run_invoice,
+    step_invoice,
+    terms_of_book,
+)
+from gangsaw.bill.value import Recovered, recovered
+from gangsaw.errors import InputError
+from gangsaw.read.clusters import list_nodes, load_cluster
+from gangsaw.read.toml import validate
+from gangsaw.spec.base import Document
+from gangsaw.spec.cluster import ClusterSpec
+from gangsaw.spec.invoice import Invoice, Rates, RunTerms, StepUse
+from gangsaw.spec.price import PriceBook
+from gangsaw.spec.result import BillDoc, MemoryDoc, PlanDoc
+
+Per = Literal["step", "million-tokens", "run", "month"]
+PERS: tuple[Per, ...] = ("step", "million-tokens", "run", "month")
+OWNED = "owned"
+
+
+class Energy(Document):
+    """Energy of a run at the site's meter, and what it emits."""
+
+    kwh: float
+    usd: float
+    kg_co2: float
+    figures: tuple[str, ...]
+
+
+class BillAnswer(BillDoc):
+    """The invoices of a plan; the memory chart stands beside them.
+
+    Its own lines and totals are those of one step, as in the answer of `estimate`.
+    """
+
+    title: str
+    plan: PlanDoc | None = None
+    memory: MemoryDoc | None = None
+    terms: RunTerms | None = None
+    invoices: tuple[Invoice, ...]
+    energy: Energy | None = Field(None, description="of the last invoice, loaded all of its time")
+    recovered_point: Recovered | None = Field(
+        None, description="worth of one point of idle share over the last invoice"
+    )
+    against: tuple[Invoice, ...] = ()
+    comparison: Comparison | None = None
+
+
+@dataclass(frozen=True)
+class BillChoices:
+    """How a bill is asked for."""
+
+    offer: str = ""
+    owned: dict[str, float] | None = None
+    terms: RunTerms | None = None
+    per: tuple[Per, ...] = ()
+    today: date | None = None
+
+
+def book_name(cluster: ClusterSpec, book: PriceBook, family: str) -> str:
+    """Name under which the book's `family` knows the devices of a cluster.
+
+    The cluster's own node first, then a node of the catalog with the same device; the node's name
+    where the book has none, so that the error names it.
+    """
+    own = cluster.name.partition(":")[0]
+    known = {key.split(".")[1] if family != "power" else key.split(".")[2]
+             for key in book.keys("power.node" if family == "power" else family)}  # fmt: skip
+    if own in known:
+        return own
+    for node in list_nodes():
+        if node in known and load_cluster(f"{node}:8064").device.name == cluster.device.name:
+            return node
+    return own
+
+
+def rates_of(cluster: ClusterSpec, book: PriceBook, choices: BillChoices) -> Rates:
+    """Rates by the offer asked for; without one the cluster's own price of a device-hour.
+
+    Raises InputError for an offer that the book does not have.
+    """
+    if choices.offer == OWNED or choices.owned is not None:
+        name = book_name(cluster, book, "device_price")
+        own = ownership_of_book(book, name, cluster.host.devices, **(choices.owned or {}))
+        return owned_rates(own)
+    name = book_name(cluster, book, "device_hour")
+    if choices.offer:
+        return rented(book, name, choices.offer)
+    key = f"device_hour.{name}.on-demand"
+    if book.has(key) and book.figures[key].value == cluster.usd_per_device_hour:
+        return rented(book, name)
+    rates = flat(cluster.usd_per_device_hour, cluster.price_source)
+    if cluster.usd_per_device_hour == 0:
+        return rates.model_copy(
+            update={"not_billed": (f"devices (no price for {cluster.name.partition(':')[0]})",)}
+        )
+    return rates
+
+
+def invoices_of(use: StepUse, pricing: Pricing, choices: BillChoices) -> tuple[Invoice, ...]:
+    """The invoices asked for; by default a step, a million tokens, and the run where it is known.
+
+    Raises InputError for a run or month without its number of tokens.
+    """
+    wanted = choices.per or (
+        ("step", "million-tokens", "run") if choices.terms else ("step", "million-tokens")
+    )
+    out = []
+    for per in wanted:
+        if per == "step":
+            out.append(step_invoice(use, pricing))
+        elif per == "million-tokens":
+            out.append(million_tokens_invoice(use, pricing))
+        elif choices.terms is None:
+            raise InputError(f"a bill of a {per} needs the run's tokens: --tokens 15T")
+        elif per == "run":
+            out.append(run_invoice(use, choices.terms, pricing))
+        else:
+            out.append(month_invoice(use, choices.terms, pricing))
+    return tuple(out)
+
+
+def energy_of(cluster: ClusterSpec, book: PriceBook, invoice: Invoice) -> Energy | None:
+    """Energy of an invoice's wall time at measured node power; None without a node's power."""
+    name = book_name(cluster, book, "power")
+    if not book.has(f"power.node.{name}"):
+        return None
+    power = site_power(book, name)
+    nodes = invoice.devices / cluster.host.devices
+    energy_j = power.energy_j(nodes, invoice.wall_s)
+    return Energy(
+        kwh=energy_j / 3.6e6,
+        usd=power.energy_usd(energy_j),
+        kg_co2=power.carbon_kg(energy_j),
+        figures=power.keys,
+    )
+
+
+def bill_answer(
+    use: StepUse,
+    cluster: ClusterSpec,
+    book: PriceBook,
+    choices: BillChoices,
+    *,
+    plan: PlanDoc | None = None,
+    memory: MemoryDoc | None = None,
+    against: StepUse | None = None,
+) -> BillAnswer:
+    """The whole answer. Raises InputError for offers, terms or figures that there are not."""
+    rates = rates_of(cluster, book, choices)
+    figures = choices.terms.figures if choices.terms else ()
+    pricing = Pricing(rates, book, choices.today, figures)
+    invoices = invoices_of(use, pricing, choices)
+    last = invoices[-1]
+    others = () if against is None else invoices_of(against, pricing, choices)
+    hour = last.usd / (last.device_s / 3600)
+    points = min(0.01, last.idle_frac)
+    step = step_bill(
+        use.mean_cause_s(),
+        use.devices,
+        use.step_time_s,
+        rates.usd_per_device_hour,
+        use.tokens_per_step,
+        choices.terms.tokens if choices.terms else None,
+    )
+    return BillAnswer(
+        **step.model_dump(),
+        title=use.title,
+        plan=plan,
+        memory=memory,
+        terms=choices.terms,
+        invoices=invoices,
+        energy=energy_of(cluster, book, last),
+        recovered_point=recovered(last.devices, last.idle_frac, points, hour, last.wall_s),
+        against=others,
+        comparison=compare(last, others[-1]) if others else None,
+    )
+
+
+def terms_with(
+    book: PriceBook, tokens: float | None, params: float, stated: dict[str, object]
+) -> RunTerms | None:
+    """Terms of the run: the book's failures and checkpoints, and what the user states instead."""
+    if tokens is None and "tokens" not in stated:
+        if stated:
+            raise InputError("terms of a run need its tokens: --tokens 15T, or `tokens` in --run")
+        return None
+    if tokens is not None and "tokens" in stated:
+        raise InputError("tokens stand both in --tokens and in the file of --run: once")
+    known = float(tokens) if tokens is not None else 1.0
+    base = terms_of_book(book, known, params).model_dump()
+    return validate(RunTerms, {**base, **stated}, "terms of the run")

@@ -1,0 +1,139 @@
+"""`gangsaw bill` from flags to document: offers, runs, months, two plans, and wrong inputs."""
+
+import csv
+import json
+import math
+
+import pytest
+
+from gangsaw.cli.main import run
+
+JOB = ["bill", "llama-3.1-8b", "h100-sxm:64", "--tp", "2", "--pp", "2", "--mbs", "1",
+       "--seq-len", "4096", "--global-batch", "256"]  # fmt: skip
+
+
+def bill(*flags):
+    code, out, err = run([*JOB, *flags, "--json"])
+    assert code == 0, err
+    return json.loads(out)
+
+
+def test_step_lines_are_those_of_the_estimate():
+    answer = bill()
+    code, out, _ = run(["estimate", *JOB[1:], "--json"])
+    assert code == 0
+    estimated = json.loads(out)
+    step = answer["invoices"][0]
+    assert step["basis"] == "step"
+    assert math.fsum(x["device_s"] for x in step["lines"]) == step["device_s"]
+    assert answer["device_s"] == pytest.approx(64 * estimated["step_time_s"], rel=1e-12)
+    for key in ("usd", "idle_device_hours", "usd_per_million_tokens"):
+        assert answer[key] == pytest.approx(estimated["bill"][key], rel=1e-9)
+    assert answer["memory"] == estimated["memory"]
+
+
+def test_run_and_month_stand_beside_the_step():
+    answer = bill("--tokens", "1T", "--per", "run,month")
+    whole, month = answer["invoices"]
+    assert (whole["basis"], month["basis"]) == ("run", "month")
+    for invoice in (whole, month):
+        assert math.fsum(x["usd"] for x in invoice["lines"]) == invoice["usd"]
+        assert math.fsum(x["device_s"] for x in invoice["lines"]) == invoice["device_s"]
+    assert {x["phase"] for x in whole["lines"]} == {
+        "training", "checkpoints", "failures", "services",
+    }  # fmt: skip
+    assert month["wall_s"] == pytest.approx(365.25 * 86400 / 12)
+    months = whole["wall_s"] / month["wall_s"]
+    assert whole["usd"] / month["usd"] == pytest.approx(months, rel=1e-3)
+    # Energy by another path: 8 nodes of 10.2 kW at 82 %, 10 % of network, PUE 1.3.
+    kwh = 8 * 10.2 * 0.82 * 1.1 * 1.3 * month["wall_s"] / 3600
+    assert answer["energy"]["kwh"] == pytest.approx(kwh)
+
+
+def test_owned_devices_are_capital_and_energy():
+    answer = bill("--offer", "owned")
+    items = {x["item"]: x["spending"] for x in answer["invoices"][0]["lines"]}
+    assert items == {
+        "devices": "capital", "fabric": "capital", "building": "capital", "energy": "operating",
+    }  # fmt: skip
+    assert any("maintenance" in x for x in answer["invoices"][0]["not_billed"])
+
+
+def test_own_figures_and_terms_come_from_files(tmp_path):
+    own = tmp_path / "own.toml"
+    own.write_text("maintenance_frac = 0.05\nstaff_usd_per_year = 800.0\n")
+    terms = tmp_path / "run.toml"
+    terms.write_text("tokens = 2e11\nstart_s = 900.0\nramp_tokens = 1e10\nramp_start_frac = 0.1\n")
+    answer = bill("--own", str(own), "--run", str(terms), "--per", "run")
+    (invoice,) = answer["invoices"]
+    assert {"maintenance", "staff"} <= {x["item"] for x in invoice["lines"]}
+    assert {"start", "batch ramp"} <= {x["phase"] for x in invoice["lines"]}
+
+
+def test_two_plans_are_compared_line_by_line(tmp_path):
+    second = tmp_path / "plan.toml"
+    second.write_text("tp = 1\npp = 4\nmbs = 1\n")
+    answer = bill("--against", str(second))
+    a, b = answer["invoices"][-1], answer["against"][-1]
+    lines = answer["comparison"]["lines"]
+    assert math.fsum(x["usd_b"] - x["usd_a"] for x in lines) == pytest.approx(b["usd"] - a["usd"])
+
+
+def test_files_are_written_and_sum(tmp_path):
+    table, page = tmp_path / "bill.csv", tmp_path / "bill.html"
+    answer = bill("--csv", str(table), "--html", str(page))
+    with table.open() as file:
+        rows = list(csv.DictReader(file))
+    assert sum(float(r["usd"]) for r in rows) == answer["invoices"][-1]["usd"]
+    html = page.read_text()
+    assert html.startswith("<!doctype html>") and "memory: peak" in html
+    assert "http" not in html
+
+
+def test_text_is_plain_and_fits():
+    code, out, err = run([*JOB, "--tokens", "1T"])
+    assert code == 0, err
+    assert out.isascii() and max(len(x) for x in out.splitlines()) <= 100
+    for word in ("total $", "idle  $", "memory: peak", "failures", "kWh"):
+        assert word in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--offer", "weekly"], ["no 'weekly' price", "on-demand"]),
+        (["--per", "decade"], ["decade", "Legal: step, million-tokens, run, month"]),
+        (["--per", "run"], ["needs the run's tokens"]),
+        (["--run", "/nowhere/run.toml"], ["no such file"]),
+        (["--csv", "bill.txt"], ["no legal ending"]),
+        (["--prices", "/nowhere/prices.toml"], ["no such file"]),
+    ],
+)
+def test_wrong_flags_are_one_line(flags, words):
+    code, out, err = run([*JOB, *flags])
+    assert (code, out) == (2, "")
+    assert len(err.strip().splitlines()) == 1
+    for word in words:
+        assert word in err
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "words"),
+    [
+        ("--run", "tokens = -1\n", ["tokens=-1"]),
+        ("--run", "tokens = 1e12\nrestarts = 3\n", ["unknown keys restarts"]),
+        ("--run", "start_s = 5.0\n", ["--tokens 15T"]),
+        ("--run", "tokens = 1e10\nramp_tokens = 2e10\nramp_start_frac = 0.5\n", ["more than"]),
+        ("--own", "price = 3\n", ["unknown keys price"]),
+        ("--own", "life_years = 0\n", ["life_years=0"]),
+        ("--own", "discount_frac = -0.1\n", ["discount_frac=-0.1"]),
+    ],
+)
+def test_wrong_files_are_one_line(tmp_path, name, body, words):
+    path = tmp_path / "it.toml"
+    path.write_text(body)
+    code, _, err = run([*JOB, name, str(path)])
+    assert code == 2, err
+    assert len(err.strip().splitlines()) == 1
+    for word in words:
+        assert word in err
