@@ -22,7 +22,6 @@ from gangsaw.bill.goodput import (
     young_interval_s,
 )
 from gangsaw.bill.rates import flat, rented
-from gangsaw.bill.render import invoice_csv
 from gangsaw.bill.run import (
     MONTH_S,
     Pricing,
@@ -37,6 +36,7 @@ from gangsaw.bill.run import (
 from gangsaw.bill.use import use_of_plan, use_of_ranks, use_of_timeline
 from gangsaw.errors import InputError
 from gangsaw.read.prices import shipped_prices
+from gangsaw.report.invoice import invoice_csv
 from gangsaw.schedule import generate
 from gangsaw.simulate.record import simulate
 from gangsaw.simulate.timeline import Timeline

@@ -120,7 +120,7 @@ def invoices_of(use: StepUse, pricing: Pricing, choices: BillChoices) -> tuple[I
 
     Raises InputError for a run or month without its number of tokens.
     """
-    wanted = choices.per or (
+    wanted: tuple[Per, ...] = choices.per or (
         ("step", "million-tokens", "run") if choices.terms else ("step", "million-tokens")
     )
     out = []
@@ -166,8 +166,7 @@ def bill_answer(
 ) -> BillAnswer:
     """The whole answer. Raises InputError for offers, terms or figures that there are not."""
     rates = rates_of(cluster, book, choices)
-    figures = choices.terms.figures if choices.terms else ()
-    pricing = Pricing(rates, book, choices.today, figures)
+    pricing = Pricing(rates, book, choices.today)
     invoices = invoices_of(use, pricing, choices)
     last = invoices[-1]
     others = () if against is None else invoices_of(against, pricing, choices)

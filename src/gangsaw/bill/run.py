@@ -58,7 +58,6 @@ class Pricing:
     rates: Rates
     book: PriceBook
     today: date | None = None
-    figures: tuple[str, ...] = ()
 
 
 @dataclass
@@ -139,7 +138,14 @@ def run_invoice(use: StepUse, terms: RunTerms, pricing: Pricing) -> Invoice:
         mtbf_s = job_mtbf_s(terms.device_mtbf_h, use.devices)
         said.append(f"{account.wall_s / mtbf_s:,.0f} failures expected")
     return make_invoice(
-        account, "run", use.title, terms.tokens, pricing, services=services, notes=(*said, *notes)
+        account,
+        "run",
+        use.title,
+        terms.tokens,
+        pricing,
+        services=services,
+        notes=(*said, *notes),
+        figures=terms.figures,
     )
 
 
@@ -183,6 +189,7 @@ def make_invoice(
     *,
     services: Sequence[Service] = (),
     notes: Sequence[str] = (),
+    figures: Sequence[str] = (),
 ) -> Invoice:
     """An account at rates, as lines that sum exactly (rounding rule: `bill.invoice`)."""
     device_s = account.devices * account.wall_s
@@ -211,7 +218,7 @@ def make_invoice(
         for (slot, item, spending, seconds, _), paid in zip(rows, money, strict=True)
     )
     keys = [k for item in pricing.rates.items for k in item.keys]
-    keys += [k for s in services for k in s.keys] + list(pricing.figures)
+    keys += [k for s in services for k in s.keys] + list(figures)
     used = tuple(dict.fromkeys(keys))
     return Invoice(
         title=title,

@@ -77,12 +77,12 @@ def command(
         against=_second(flags.against, job) if flags.against else None,
     )
     if target_csv:
-        from gangsaw.bill.render import invoice_csv
+        from gangsaw.report.invoice import invoice_csv
 
         target_csv.write_text(invoice_csv(answer.invoices[-1]), encoding="utf-8")
         screen.note(f"wrote {target_csv}")
     if target_html:
-        from gangsaw.bill.render import answer_html
+        from gangsaw.report.invoice import answer_html
 
         target_html.write_text(answer_html(answer), encoding="utf-8")
         screen.note(f"wrote {target_html}")
@@ -120,6 +120,6 @@ def _second(name: str, job: Job) -> StepUse:
 
 def _print(answer: BillAnswer, console: Console) -> None:
     """The answer as text."""
-    from gangsaw.bill.render import answer_text
+    from gangsaw.report.invoice import answer_text
 
     console.print(answer_text(answer, color=not screen.is_plain()), soft_wrap=True)

@@ -8,27 +8,16 @@ from html import escape
 
 from gangsaw.bill.answer import BillAnswer
 from gangsaw.bill.compare import Comparison
+from gangsaw.report.charts import memory_svg
+from gangsaw.report.colours import CAUSE_COLOURS, HATCHED
+from gangsaw.report.words import CAUSE_TITLES
 from gangsaw.spec.invoice import Invoice
 from gangsaw.spec.result import IDLE_CAUSES, MemoryDoc
 from gangsaw.units import HOUR_S, format_frac, format_gib, format_s, format_usd, significant
 
-COLORS = {
-    "compute": "#2f6db5", "recompute": "#8db8e2", "bubble": "#b5b5b5", "tp_comm": "#e07b26",
-    "cp_comm": "#f0b13c", "ep_comm": "#8a5a33", "pp_comm": "#3f9148", "dp_comm": "#7a4fa3",
-    "optimizer": "#5f7385", "host": "#8c8c8c", "offload": "#35b2c4", "checkpoint": "#8a8f2a",
-    "failure": "#c8322b", "straggler": "#e58ab0", "unallocated": "#ffffff", "services": "#444444",
-}  # fmt: skip
-"""One colour a cause, everywhere."""
-
-WORDS = {
-    "tp_comm": "tensor-parallel communication", "cp_comm": "context-parallel communication",
-    "ep_comm": "expert-parallel communication", "pp_comm": "pipeline communication",
-    "dp_comm": "data-parallel communication", "host": "host overhead", "bubble": "pipeline bubble",
-    "recompute": "recomputation", "compute": "compute", "optimizer": "optimizer",
-    "offload": "offload", "checkpoint": "checkpoints", "failure": "failures",
-    "straggler": "stragglers", "unallocated": "unused devices", "services": "services",
-}  # fmt: skip
+WORDS = {**CAUSE_TITLES, "services": "services"}
 """A cause as a reader says it."""
+_SERVICE_COLOUR = "#444444"
 
 
 class InvoiceRow:
@@ -165,10 +154,10 @@ def invoice_html(invoice: Invoice) -> str:
     cells = []
     for row in rows:
         share = row.usd / invoice.usd if invoice.usd else 0.0
-        color = COLORS.get(row.cause, "#444444")
+        color = CAUSE_COLOURS.get(row.cause, _SERVICE_COLOUR)
         hatch = (
             f"background:repeating-linear-gradient(45deg,{color} 0 3px,#fff 3px 6px)"
-            if row.cause == "bubble"
+            if row.cause in HATCHED
             else f"background:{color}"
         )
         bar = (
@@ -290,16 +279,18 @@ _PAGE_STYLE = (
     "body{font:14px system-ui,sans-serif;margin:2em auto;max-width:70em;padding:0 1em;"
     "color-scheme:light dark}table{border-collapse:collapse;width:100%}"
     "td,th{padding:.15em .6em;text-align:right;font-variant-numeric:tabular-nums}"
-    "th[scope=row],td.bar{text-align:left}td.bar{width:30%}.total{font-size:1.6em;margin:.2em 0}"
+    "td{white-space:nowrap}th[scope=row],th:first-child,td.bar{text-align:left}td.bar{width:30%}"
+    ".total{font-size:1.6em;margin:.2em 0}"
     ".idle-total{font-size:1.3em;margin:.2em 0}tr.idle th{font-style:italic}"
-    "pre{overflow:auto}.both{display:flex;flex-wrap:wrap;gap:2em}.both>*{flex:1 1 30em}"
+    "pre{overflow:auto}.both{display:flex;flex-wrap:wrap;gap:2em}.both>section{flex:1 1 34em}"
+    ".both>svg{flex:1 1 24em;max-width:30em;height:auto;align-self:flex-start}"
 )
 
 
 def answer_html(answer: BillAnswer) -> str:
     """A page that opens offline: memory on the left, the last invoice on the right, the rest."""
     *rest, last = answer.invoices
-    memory = f"<pre>{escape(memory_text(answer.memory))}</pre>" if answer.memory else ""
+    memory = memory_svg(answer.memory, 480.0, "bill-memory") if answer.memory else ""
     below = "".join(invoice_html(x) for x in reversed(rest))
     if answer.comparison is not None:
         below += f"<h2>Two plans</h2><pre>{escape(comparison_text(answer.comparison))}</pre>"
