@@ -43,12 +43,15 @@ def looped_phase_s(p: float, v: float, m: float, x_max: float, x_sum: float) -> 
 def one_f_one_b_s(p: float, m: float, x_max: float, x_sum: float, p2p_s: float) -> float:
     """Seconds of 1F1B: (m - 1) max + sum, and the transfers on the way.
 
-    `x` is forward plus whole backward. A microbatch's round trip admits p others at the first
-    rank, so an exposed transfer stretches the steady period to (sum + 2 (p - 1) t) / p. Exact for
-    equal ranks without transfers; unequal ranks: arXiv:2104.04473 section 2 with the largest rank.
+    `x` is forward plus whole backward. The first rank sends p microbatches on their way before
+    it needs the first one back, so p microbatches cost one more round trip of transfers. Exact
+    for equal ranks; unequal ranks as arXiv:2104.04473 section 2 with the largest rank.
     """
     trip = x_sum + 2.0 * (p - 1.0) * p2p_s
-    return trip + (m - 1.0) * max(x_max, trip / p)
+    trips = (m - 1.0) // p
+    rest = max(0.0, (m - 1.0) - trips * p - 1.0)
+    waits = 2.0 * p2p_s * ((p - 1.0) * trips + rest)
+    return trip + max((m - 1.0) * x_max, (m - 1.0) * x_sum / p + waits)
 
 
 @kernel

@@ -147,7 +147,7 @@ def aside(i: int, rank: int, p: Program, s: State, out: Result) -> None:
     A written-out transfer starts when both its sides have come to it; gathers and reductions
     are issued when the row reaches them and run on the rank's other stream.
     """
-    kind, stage = p.kind[i], p.stage[i]
+    kind, stage = int(p.kind[i]), p.stage[i]
     cell = kind * p.stages + stage
     now = s.free[rank]
     out.start[i] = now
@@ -162,7 +162,7 @@ def aside(i: int, rank: int, p: Program, s: State, out: Result) -> None:
             return
         sender = s.origin[slot]
         done = deliver(
-            sender, p.kind[sender] * p.stages + p.stage[sender], max(s.met[slot], now), p, s,
+            sender, int(p.kind[sender]) * p.stages + p.stage[sender], max(s.met[slot], now), p, s,
             out.sent, out.arrived,
         )  # fmt: skip
         if p.blocking and sends:
@@ -187,7 +187,7 @@ def next_end(rank: int, p: Program, s: State) -> float:
     begin = s.free[rank]
     lasts = 0.0
     for j in range(i, i + (2 if p.pair[i] == PAIR_FIRST else 1)):
-        cell = p.kind[j] * p.stages + p.stage[j]
+        cell = int(p.kind[j]) * p.stages + p.stage[j]
         when = filled(j, cell, p.microbatch, p.whole, s.ready)
         if when < 0.0:
             return UNKNOWN
@@ -241,7 +241,7 @@ def run(by_time: bool, p: Program, s: State, out: Result) -> None:
             width = 2 if pair[i] == PAIR_FIRST else 1
             begin, source, lasts = free[rank], NOBODY, 0.0
             for j in range(i, i + width):
-                cell = kind[j] * p.stages + stage[j]
+                cell = int(kind[j]) * p.stages + stage[j]
                 when = filled(j, cell, microbatch, whole, ready)
                 if when < 0.0:
                     begin = UNKNOWN
@@ -257,7 +257,7 @@ def run(by_time: bool, p: Program, s: State, out: Result) -> None:
             free[rank] = finish
             for j in range(i, i + width):
                 starts[j], ends[j], cause[j] = begin, finish, source
-                cell = kind[j] * p.stages + stage[j]
+                cell = int(kind[j]) * p.stages + stage[j]
                 if kind[j] != W and whole[MAKES, cell] >= 0:
                     done = deliver(j, cell, finish, p, s, sent, arrived)
                     if p.blocking and done > free[rank]:
