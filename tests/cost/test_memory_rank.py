@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -138,7 +140,7 @@ def test_first_layers_recompute_lies_between_none_and_all() -> None:
 
     amounts = [held(0.0, 0.0)] + [held(2.0, k) for k in (3.0, 6.0, 9.0, 12.0)]
     assert amounts[-1] == pytest.approx(held(2.0, 0.0))
-    assert all(a > b for a, b in zip(amounts[1:], amounts[2:], strict=False))
+    assert all(a > b for a, b in pairwise(amounts))
     per_layer = layer_memory(gpt(4096.0, 32.0), cut(), mem)
     assert amounts[1] - amounts[2] == pytest.approx(
         3 * 3 * (per_layer.kept_none - per_layer.kept_full)
@@ -170,7 +172,7 @@ STACKS = st.sampled_from([
 
 
 @st.composite
-def ranks(draw: st.DrawFn):  # noqa: ANN201
+def ranks(draw: st.DrawFn):
     """A pipeline of (first, equal middles, last) layers under a random plan."""
     first, second = draw(SHAPES)
     kinds = (first,) if second is None else (first, second)
