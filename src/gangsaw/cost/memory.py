@@ -75,6 +75,15 @@ def layer_table(layers: tuple[LayerMem, ...]) -> Array:
     return np.array(layers, dtype=np.float64).reshape(len(layers), len(LayerMem._fields))
 
 
+class Place(NamedTuple):
+    """Where a rank stands in the pipeline, and which ends it holds."""
+
+    rank: float
+    embedding: float
+    head: float
+    mtp: float
+
+
 class Sums(NamedTuple):
     """A rank's layers added up: parameters, bytes a microbatch, and the largest single layer."""
 
@@ -207,7 +216,13 @@ def rank_memory(
     params + grads + optimizer + activations + logits + buffers sum to `allocated`. Recompute of
     the first N layers of each chunk is spread evenly over the kinds of the rank.
     """
-    sums = sum_layers(load, layers, state)
+    at = Place(load.rank, load.embedding, load.head, load.mtp)
+    return rank_peak(sum_layers(load, layers, state), at, ends, state, mem)
+
+
+@kernel
+def rank_peak(sums: Sums, load: Place, ends: EndMem, state: State, mem: StackMem) -> RankMem:
+    """Memory of one pipeline rank at its own peak, from the sums over its layers."""
     end_params = load.embedding * ends.embedding_params + load.head * ends.head_params
     params, grads, optimizer, stepped = state_bytes(sums, end_params, state, mem)
     trained = sums.dense - sums.frozen_dense + sums.expert - sums.frozen_expert
