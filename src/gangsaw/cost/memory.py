@@ -172,8 +172,11 @@ def standing_buffers(
         total += 2.0 * sums.matrices * share
     if state.zero >= 3.0 and state.shard > 1.0:
         if state.pp > 1.0:
-            # Nothing is resharded between microbatches: weights and gradients stand whole.
-            total += mem.gathered_param_bytes * everything + mem.grad_bytes * trained
+            # Nothing is resharded between microbatches: weights and gradients stand whole. A
+            # group of one has nothing to gather (experts that no other rank holds).
+            lone = sums.expert if state.expert_shard <= 1.0 else 0.0
+            whole = everything - lone
+            total += (mem.gathered_param_bytes + mem.grad_bytes * share) * whole
         else:
             total += mem.gathered_param_bytes * (2.0 * sums.widest + end_params)
             total += mem.gathered_grad_bytes * sums.widest * share
