@@ -22,12 +22,18 @@ PLAN = {
 LIMITS = {"--deadline", "--budget", "--max-devices", "--headroom", "--top"}
 OUTPUT = {"--json", "--seed"}
 BILL = {"--per", "--offer", "--own", "--run", "--against", "--csv", "--html"}
+TRAIN = {
+    "--data", "--model", "--out", "--steps", "--seq-len", "--num-microbatches", "--precision",
+    "--lr", "--warmup", "--tokenizer", "--checkpoint-every", "--trace-steps", "--resume",
+    "--restarts", "--sample",
+}  # fmt: skip
 FLAGS = {
     "plan": RECIPE | PLAN | LIMITS | OUTPUT | {"--report"},
     "estimate": RECIPE | PLAN | OUTPUT | {"--report"},
     "explain": RECIPE | OUTPUT,
     "timeline": RECIPE | PLAN | OUTPUT | {"--out"},
     "bill": RECIPE | PLAN | OUTPUT | BILL,
+    "train": PLAN | OUTPUT | TRAIN,
     "model": OUTPUT | {"--seq-len"},
     "validate": OUTPUT | {"--calibrate"},
     "schema": OUTPUT,
@@ -38,6 +44,7 @@ ARGUMENTS = {
     "explain": ["model", "cluster"],
     "timeline": ["model", "cluster"],
     "bill": ["model", "cluster"],
+    "train": ["cut"],
     "model": ["model"],
     "validate": ["file"],
     "schema": ["verb"],

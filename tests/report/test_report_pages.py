@@ -10,7 +10,7 @@ from rich.console import Console
 from gangsaw.report import charts, curves, data
 from gangsaw.report.html import report_html, write_report
 from gangsaw.report.series import ReportSweeps
-from gangsaw.report.text import bill_text, estimate_text, plan_list_text
+from gangsaw.report.text import estimate_text, plan_list_text
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 
@@ -177,7 +177,6 @@ RENDERS = {
     "plans": lambda c: plan_list_text(plan_list(), c),
     "none": lambda c: plan_list_text(plan_list(plans=(), nearest=({"lacks": "12 GiB"},)), c),
     "estimate": lambda c: estimate_text(estimate_of(plans()[0]), c),
-    "bill": lambda c: bill_text(estimate_of(plans()[0]), c),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,37 @@ from gangsaw.cli.flags import ReportFlags
 from gangsaw.errors import RunFailedError
 
 if TYPE_CHECKING:
+    from gangsaw.search.estimate import Evaluated
     from gangsaw.spec.job import Job
-    from gangsaw.spec.result import EstimateResult, PlanListResult
+    from gangsaw.spec.plan import Plan
+    from gangsaw.spec.result import EstimateResult, MemoryDoc, PlanListResult
+
+
+@dataclass(frozen=True)
+class Quick:
+    """A point of a sweep: the step's time at once, its memory only when it is read."""
+
+    found: Evaluated
+
+    @property
+    def step_time_s(self) -> float:
+        """Step time."""
+        return self.found.cost.step
+
+    @property
+    def memory(self) -> MemoryDoc:
+        """Memory of all stages."""
+        from gangsaw.cost.memory_doc import memory_doc
+
+        ev = self.found
+        return memory_doc(ev.job, ev.plan, ev.counts, ev.low)
+
+
+def quick(job: Job, plan: Plan) -> Quick:
+    """Time and memory of one plan, without bill, collectives and bounds."""
+    from gangsaw.search.estimate import evaluate
+
+    return Quick(evaluate(job, plan))
 
 
 def report_path(flags: ReportFlags) -> Path | None:
@@ -30,7 +60,7 @@ def write_list_report(path: Path, job: Job, result: PlanListResult) -> None:
     # The list says which labels the plan earned and why; its estimate alone cannot.
     first = result.plans[0]
     chosen = chosen.model_copy(update={"labels": first.labels, "why": first.why})
-    sweeps = report_sweeps(job, chosen, result.plans, estimate)
+    sweeps = report_sweeps(job, chosen, result.plans, quick)
     _write(path, lambda: write_report(path, result, chosen, sweeps))
 
 
@@ -38,9 +68,8 @@ def write_estimate_report(path: Path, job: Job, chosen: EstimateResult) -> None:
     """The report of one plan."""
     from gangsaw.report.html import single_plan, write_report
     from gangsaw.report.sweeps import report_sweeps
-    from gangsaw.search.estimate import estimate
 
-    sweeps = report_sweeps(job, chosen, (), estimate)
+    sweeps = report_sweeps(job, chosen, (), quick)
     _write(path, lambda: write_report(path, single_plan(job, chosen), chosen, sweeps))
 
 

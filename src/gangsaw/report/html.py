@@ -81,7 +81,7 @@ def _page(result: PlanListResult, chosen: EstimateResult, sweeps: ReportSweeps) 
     return {
         "css": Markup(_file("report.css")),
         "js": Markup(_file("report.js")),
-        "title": f"{result.model} on {result.cluster}",
+        "title": words.title(result.model, result.cluster, chosen.plan),
         "job": (
             f"{recipe.get('task')}, {recipe.get('seq_len')} tokens x {recipe.get('global_batch')}"
             f" sequences a step, {recipe.get('precision')}, stack {result.stack}"
@@ -123,7 +123,7 @@ def _sentence(chosen: EstimateResult) -> View:
 
 def _headroom(chosen: EstimateResult) -> str:
     fits = {"yes": "fits", "risky": "risky", "no": "does not fit"}[chosen.memory.fits]
-    return f"{format_frac(chosen.memory.headroom_frac)} free, {fits}"
+    return f"{words.free(chosen.memory.headroom_frac)}, {fits}"
 
 
 def _price(chosen: EstimateResult) -> str:

@@ -42,7 +42,7 @@ def plan_list_text(result: PlanListResult, console: Console) -> None:
 
 def estimate_text(result: EstimateResult, console: Console) -> None:
     """One plan with every term."""
-    head = f"{result.model} on {result.cluster}, stack {result.stack}"
+    head = f"{words.title(result.model, result.cluster, result.plan)}, stack {result.stack}"
     console.print(Text(head, style="bold"))
     console.print(Text(words.in_words(result.plan)))
     console.print()
@@ -65,45 +65,19 @@ def estimate_text(result: EstimateResult, console: Console) -> None:
     _notes(result.notes, console)
 
 
-def bill_text(result: EstimateResult, console: Console) -> None:
-    """The invoice of a plan, memory beside it."""
-    console.print(Text(f"Bill of {result.model} on {result.cluster}", style="bold"))
-    console.print(Text(words.in_words(result.plan)))
-    console.print()
-    console.print(Padding(bill_table(result, console), (0, 0, 1, 0)))
-    bill = result.bill
-    rows = [("a step", words.format_count_small(bill.device_s / 3600.0), format_usd(bill.usd))]
-    rows.append(("a million tokens", "", format_usd(bill.usd_per_million_tokens)))
-    if bill.usd_per_run is not None and bill.device_hours_per_run is not None:
-        hours = words.format_count_small(bill.device_hours_per_run)
-        rows.append(
-            (f"the run, {format_s(bill.run_s or 0.0)}", hours, format_usd(bill.usd_per_run))
-        )
-    table = plain_table(("what", "left"), ("device-h", "right"), ("money", "right"))
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
-    console.print()
-    console.print(Text("Memory at the tightest stage: " + words.memory_use(result) + ", "
-                       + _free(result)))  # fmt: skip
-    console.print(memory_bar(result, 40, console))
-    console.print(_legend((result,), console))
-    _notes(result.notes, console)
-
-
 def memory_bar(result: PlanResult, width: int, console: Console) -> Text:
     """The tightest stage against capacity: letters, or coloured blocks."""
     parts = data.peak_parts(result)
     counts = data.cells(tuple(p.amount for p in parts), result.memory.capacity_bytes, width)
     bar = Text()
     for part, count in zip(parts, counts, strict=True):
-        if _plain(console):
+        if is_plain(console):
             bar.append(MEMORY_LETTERS[part.key] * count)
         elif part.key in ("reserved", "outside"):
             bar.append("▒" * count, style=MEMORY_COLOURS["reserved"])
         else:
             bar.append("█" * count, style=MEMORY_COLOURS[part.key])
-    bar.append(("." if _plain(console) else "·") * (width - sum(counts)), style="dim")
+    bar.append(("." if is_plain(console) else "·") * (width - sum(counts)), style="dim")
     return bar
 
 
@@ -113,7 +87,7 @@ def bill_bar(result: PlanResult, width: int, console: Console) -> Text:
     counts = data.cells(tuple(r.device_hours for r in rows), result.bill.device_s / 3600.0, width)
     bar = Text()
     for row, count in zip(rows, counts, strict=True):
-        if _plain(console):
+        if is_plain(console):
             bar.append(CAUSE_LETTERS[row.cause] * count)
         else:
             block = "▒" if row.idle else "█"
@@ -132,8 +106,7 @@ def memory_table(memory: MemoryDoc, console: Console) -> Table:
         titles += ["alloc", "resv", "dev"]
     columns = [("stage", "left"), *((title, "right") for title in titles)]
     table = plain_table(*columns, *((("peak in", "left"),) if wide else ()))
-    if not wide:
-        table.padding = (0, 1, 0, 0)
+    table.padding = (0, 1, 0, 0)
     tightest = data.tightest_stage(memory)
     stages = memory.per_stage
     fold = len(stages) > RULE_ROWS
@@ -172,7 +145,7 @@ def bill_table(result: PlanResult, console: Console) -> Table:
             table.add_row("")
             before = True
         length = max(1, round(20 * row.share_frac / top))
-        if _plain(console):
+        if is_plain(console):
             bar = Text(("-" if row.idle else "=") * length)
         else:
             bar = Text(("▒" if row.idle else "█") * length, style=CAUSE_COLOURS[row.cause])
@@ -234,8 +207,9 @@ def _summary_cell(key: str, value: object) -> str:
 
 def _headline(result: PlanListResult) -> str:
     recipe = result.recipe
+    first = result.plans[0].plan if result.plans else None
     return (
-        f"{result.model} on {result.cluster}: {recipe.get('seq_len')} tokens x"
+        f"{words.title(result.model, result.cluster, first)}: {recipe.get('seq_len')} tokens x"
         f" {recipe.get('global_batch')} sequences a step, {recipe.get('precision')},"
         f" {recipe.get('task')}, stack {result.stack}"
     )
@@ -297,7 +271,7 @@ def _plan_block(number: int, plan: PlanResult, console: Console, number_shown: b
 
 def _free(plan: PlanResult, wide: bool = True) -> str:
     fits = {"yes": "fits", "risky": "risky", "no": "too large"}[plan.memory.fits]
-    free = f"{format_frac(plan.memory.headroom_frac)} free"
+    free = words.free(plan.memory.headroom_frac)
     return f"{free}, {fits}" if wide or plan.memory.fits != "yes" else free
 
 
@@ -352,7 +326,7 @@ def _legend(plans: Sequence[PlanResult], console: Console) -> Text:
         text.append(f"{name}: ")
         for i, (key, title) in enumerate(titles.items()):
             text.append("; " if i else "")
-            if _plain(console):
+            if is_plain(console):
                 text.append(f"{letters[key]} {title}")
             else:
                 text.append("█ ", style=colours[key])
@@ -368,7 +342,7 @@ def _waterfall_table(result: EstimateResult, console: Console) -> Table:
     for bar in data.waterfall(result):
         length = max(0, round(28 * bar.after_frac))
         style = CAUSE_COLOURS.get(bar.cause, CAUSE_COLOURS["compute"])
-        drawn = Text(("=" if _plain(console) else "█") * length, style=style)
+        drawn = Text(("=" if is_plain(console) else "█") * length, style=style)
         table.add_row(bar.title, format_s(bar.seconds), format_frac(bar.after_frac), drawn)
     table.caption = (
         f"lower bound {format_s(result.lower_bound_s)}, step {words.step_time(result)},"
@@ -420,5 +394,6 @@ def _gib(value_bytes: float) -> str:
     return "0" if value_bytes == 0 else significant(value_bytes / 2**30)
 
 
-def _plain(console: Console) -> bool:
+def is_plain(console: Console) -> bool:
+    """Whether this console gets letters instead of coloured blocks."""
     return console.no_color or not console.is_terminal

@@ -168,8 +168,11 @@ def limits(result: PlanResult) -> str:
         text = f"largest loss {CAUSE_TITLES[worst.cause]}, {format_frac(worst.device_s / total)}"
     else:
         text = "no loss beside arithmetic"
-    if result.memory.headroom_frac < 0.05:
-        text += f"; memory is nearly full, {format_frac(result.memory.headroom_frac)} free"
+    headroom = result.memory.headroom_frac
+    if headroom < 0:
+        text += f"; memory does not suffice, {free(headroom)}"
+    elif headroom < 0.05:
+        text += f"; memory is nearly full, {free(headroom)}"
     return text
 
 
@@ -182,6 +185,20 @@ def memory_peak(memory: MemoryDoc) -> str:
     """Peak against capacity in GiB: `71.2 of 79.6 GiB`."""
     peak = format_gib(memory.peak_bytes).removesuffix(" GiB")
     return f"{peak} of {format_gib(memory.capacity_bytes)}"
+
+
+def title(model: str, cluster: str, plan: PlanDoc | None) -> str:
+    """What is trained on what: `llama-3.1-405b on 16,384 x h100-sxm`."""
+    if plan is None or ":" in cluster:
+        return f"{model} on {cluster}"
+    return f"{model} on {plan.tp * plan.cp * plan.pp * plan.dp:,} x {cluster}"
+
+
+def free(headroom_frac: float) -> str:
+    """Headroom in words: `12.3 % free`, or `3.4 % over`."""
+    if headroom_frac < 0:
+        return f"{format_frac(-headroom_frac)} over"
+    return f"{format_frac(headroom_frac)} free"
 
 
 def memory_use(result: PlanResult) -> str:
