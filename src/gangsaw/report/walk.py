@@ -89,10 +89,8 @@ def document_text(document: Mapping[str, object], console: Console, depth: int =
             said = text if key in ("text", "why", "says") else f"{label(key)}: {text}"
             console.print(Padding(Text(said), indent))
     for key, value in document.items():
-        if _is_rows(value):
-            rows = (
-                [v for v in value if isinstance(v, Mapping)] if isinstance(value, Sequence) else []
-            )
+        rows = _rows(value)
+        if rows:
             if any(_rows(v) or _is_document(v) for row in rows for v in row.values()):
                 for row in rows:
                     console.print()
