@@ -93,7 +93,7 @@ def memory_svg(memory: MemoryDoc, width: float, name: str) -> str:
     drawn, height = svg.legend(entries, 0, bottom + 28, width)
     label = (
         f"Memory of each pipeline stage: peak {words.memory_peak(memory)},"
-        f" {format_frac(memory.headroom_frac)} free"
+        f" {words.free(memory.headroom_frac)}"
     )
     return svg.document((width, bottom + 28 + height), label, "".join(body) + drawn, hatch(name))
 
@@ -150,11 +150,14 @@ def _tightest(memory: MemoryDoc, bars: tuple[StageBar, ...], frame: Frame) -> st
         stroke = 'stroke-width="1.5"'
         out.append(svg.line((low, middle), (high, middle), svg.INK, stroke))
         out += [svg.line((v, middle - 4), (v, middle + 4), svg.INK, stroke) for v in (low, high)]
-    said = f"{format_frac(memory.headroom_frac)} free"
+    said = words.free(memory.headroom_frac)
+    bold = f'{SMALL} font-weight="700"'
     room = frame.x(memory.capacity_bytes) - high
     if room > svg.text_width(said, 11) + 12 and frame.row > 10:
-        bold = f'{SMALL} font-weight="700" {svg.HALO}'
-        out.append(svg.text((high + 6, middle + 4), said, extra=bold))
+        out.append(svg.text((high + 6, middle + 4), said, extra=f"{bold} {svg.HALO}"))
+    else:
+        # No room beside the bar: in the line of titles, over the left end of the bars.
+        out.append(svg.text((frame.left + 28, frame.top - 12), said, extra=bold))
     return "".join(out)
 
 

@@ -178,7 +178,7 @@ def plan_row(result: PlanResult) -> View:
         "memory_bar": memory_bar(result),
         "memory_use": words.memory_use(result),
         "peak_bytes": repr(result.memory.peak_bytes),
-        "headroom": format_frac(result.memory.headroom_frac),
+        "headroom": words.free(result.memory.headroom_frac),
         "fits": {"yes": "yes", "risky": "risky", "no": "does not fit"}[result.memory.fits],
         "bill_bar": bill_bar(result),
         "usd": repr(result.bill.usd),
