@@ -45,7 +45,10 @@ ACTIVATIONS: dict[str, Act] = {
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """What is chosen beside the shapes. `recompute` none, selective or full."""
+    """What is chosen beside the shapes. `recompute` none, selective or full.
+
+    `fill=False` leaves parameters as they are allocated, for traces without storage.
+    """
 
     seq_len: int
     seed: int = 0
@@ -54,6 +57,7 @@ class BuildOptions:
     recompute: str = "none"
     recompute_layers: int = 0
     device: str = "cpu"
+    fill: bool = True
 
 
 def check_model(spec: ModelSpec) -> None:
@@ -234,9 +238,9 @@ class Stage(nn.Module):
 
 def initialise(module: nn.Module, prefix: str, opt: BuildOptions) -> None:
     """Fill parameters: matrices normal(0, 0.02), norms one, biases zero; by name and seed."""
+    if not opt.fill:
+        return
     for name, param in module.named_parameters():
-        if param.is_meta:
-            continue
         with torch.no_grad():
             if param.ndim == 1:
                 param.fill_(0.0 if name.endswith("bias") else 1.0)

@@ -24,6 +24,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from gangsaw.cost.layout import default_counts
 from gangsaw.errors import InputError
 from gangsaw.run.model import BuildOptions, Stage, build_stage, check_model
 from gangsaw.run.moe import RoutedMlp
@@ -98,12 +99,10 @@ def _check_tp(plan: Plan, spec: ModelSpec, seq_len: int) -> None:
 
 
 def stage_layers(plan: Plan, layers: int) -> tuple[int, ...]:
-    """Layers of each chunk in stage order: as stated, else even with the rest in front."""
+    """Layers of each chunk in stage order: as stated, else as even as they go."""
     if plan.stages is not None:
         return plan.stages
-    chunks = plan.pp * plan.vpp
-    base, rest = divmod(layers, chunks)
-    return tuple(base + (1 if i < rest else 0) for i in range(chunks))
+    return default_counts(layers, plan.pp * plan.vpp)
 
 
 @dataclass(frozen=True)
@@ -217,13 +216,13 @@ def cut_stage(
     place: Place,
     opt: BuildOptions,
     precision: str,
-    splits_backward: bool = False,
+    keep_gathered: bool = False,
 ) -> Stage:
     """Stage `index` of the plan, filled, cut by TP and sharded over data-parallel ranks.
 
-    ZeRO 3 drops a block's parameters behind its forward, except where the schedule splits the
-    backward (`splits_backward`): torch's weight-gradient pass finds its parameters by identity
-    when the input pass starts, and would miss those that are still dropped then.
+    ZeRO 3 drops a block's parameters behind its forward, except where `keep_gathered`: needed
+    when the schedule splits the backward, as torch's weight-gradient pass finds its parameters by
+    identity when the input pass starts and would miss those that are still dropped then.
     """
     plan = place.plan
     counts = stage_layers(plan, spec.layers)
@@ -233,7 +232,7 @@ def cut_stage(
     keep: dict[str, Any] = {
         "mesh": place.data,
         "mp_policy": _policy(precision),
-        "reshard_after_forward": plan.zero == 3 and not splits_backward,
+        "reshard_after_forward": plan.zero == 3 and not keep_gathered,
     }
 
     def on_block(block: nn.Module, kind: LayerKind) -> None:
