@@ -9,6 +9,7 @@ from rich.console import Console
 
 from gangsaw.report import charts, curves, data
 from gangsaw.report.html import report_html, write_report
+from gangsaw.report.picture import picture_svg, sentence, size_of, standalone, write_picture
 from gangsaw.report.series import ReportSweeps
 from gangsaw.report.text import estimate_text, plan_list_text
 
@@ -207,3 +208,24 @@ def test_bars_stand_side_by_side_and_are_coloured_on_a_terminal():
     assert "█" in coloured
     assert "▒" in coloured
     assert "\x1b[" in coloured
+
+
+def test_picture_holds_sentence_memory_invoice_and_pipeline():
+    chosen = estimate_of(plans()[0])
+    pipeline = charts.invoice_svg(data.invoice_rows(chosen.bill), 560.0, "stand-in")
+    root = ElementTree.fromstring(standalone(picture_svg(chosen, pipeline)))
+    said = " ".join(e.text or "" for e in root.iter() if e.tag.endswith("text"))
+    for part in (*sentence(chosen).split(), "capacity", "idle", "Pipeline"):
+        assert part in said
+    assert "var(" not in ElementTree.tostring(root, encoding="unicode")
+    # Longer by the drawing, scaled to the page's width, and a heading.
+    bare = size_of(picture_svg(chosen))[1]
+    scale = (1180.0 - 48.0) / 560.0
+    assert float(root.get("height")) == pytest.approx(
+        bare + size_of(pipeline)[1] * scale + 42, abs=0.1
+    )
+
+
+def test_picture_is_written(tmp_path):
+    write_picture(tmp_path / "p.svg", estimate_of(plans()[0]))
+    assert ElementTree.fromstring((tmp_path / "p.svg").read_text("utf-8")).tag.endswith("svg")

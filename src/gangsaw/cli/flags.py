@@ -169,7 +169,8 @@ class ReportFlags(OutputFlags):
     """How the answer is given, and where the HTML report goes."""
 
     report: Annotated[
-        Text, _flag("--report", "FILE.html", "write the report: one file, opens offline", _O)
+        Text,
+        _flag("--report", "FILE", "write the report: a page (.html) or its picture (.svg)", _O),
     ] = None
 
 

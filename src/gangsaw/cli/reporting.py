@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from gangsaw.spec.result import EstimateResult, MemoryDoc, PlanListResult
 
 
+ENDINGS = (".html", ".htm", ".svg")
+"""The report as a page, or its one picture alone."""
+
+
 @dataclass(frozen=True)
 class Quick:
     """A point of a sweep: the step's time at once, its memory only when it is read."""
@@ -47,7 +51,7 @@ def quick(job: Job, plan: Plan) -> Quick:
 
 def report_path(flags: ReportFlags) -> Path | None:
     """Where the report goes, checked before anything is computed."""
-    return None if flags.report is None else writable("--report", flags.report, (".html", ".htm"))
+    return None if flags.report is None else writable("--report", flags.report, ENDINGS)
 
 
 def write_list_report(path: Path, job: Job, result: PlanListResult) -> None:
@@ -60,6 +64,9 @@ def write_list_report(path: Path, job: Job, result: PlanListResult) -> None:
     # The list says which labels the plan earned and why; its estimate alone cannot.
     first = result.plans[0]
     chosen = chosen.model_copy(update={"labels": first.labels, "why": first.why})
+    if path.suffix.lower() == ".svg":
+        _write_picture(path, job, chosen)
+        return
     sweeps = report_sweeps(job, chosen, result.plans, quick)
     _write(path, lambda: write_report(path, result, chosen, sweeps))
 
@@ -69,8 +76,18 @@ def write_estimate_report(path: Path, job: Job, chosen: EstimateResult) -> None:
     from gangsaw.report.html import single_plan, write_report
     from gangsaw.report.sweeps import report_sweeps
 
+    if path.suffix.lower() == ".svg":
+        _write_picture(path, job, chosen)
+        return
     sweeps = report_sweeps(job, chosen, (), quick)
     _write(path, lambda: write_report(path, single_plan(job, chosen), chosen, sweeps))
+
+
+def _write_picture(path: Path, job: Job, chosen: EstimateResult) -> None:
+    from gangsaw.report.picture import write_picture
+
+    del job
+    _write(path, lambda: write_picture(path, chosen))
 
 
 def _write(path: Path, write: Callable[[], None]) -> None:

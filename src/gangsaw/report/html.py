@@ -10,6 +10,7 @@ from jinja2 import BaseLoader, Environment, StrictUndefined, TemplateNotFound
 from markupsafe import Markup
 
 from gangsaw.report import charts, curves, data, words
+from gangsaw.report.picture import picture_svg
 from gangsaw.report.series import BandwidthSweep, MicrobatchSweep, ReportSweeps
 from gangsaw.report.text import miss_text
 from gangsaw.report.views import View, legend, pair, plan_row
@@ -87,6 +88,7 @@ def _page(result: PlanListResult, chosen: EstimateResult, sweeps: ReportSweeps) 
             f" sequences a step, {recipe.get('precision')}, stack {result.stack}"
         ),
         **_sentence(chosen),
+        "picture": Markup(picture_svg(chosen, sweeps.timeline_svg)),
         "chosen": pair(chosen, 1),
         "memory_line": f"{words.memory_use(chosen)}, {_headroom(chosen)}",
         "price_line": _price(chosen),

@@ -39,7 +39,7 @@
     if (held) { picture = held.content.querySelector("svg"); }
     var table = figure.querySelector("table.data");
     if (picture) {
-      button(tools, "SVG", function () {
+      button(tools, name === "picture" ? "Picture (SVG)" : "SVG", function () {
         var copy = picture.cloneNode(true);
         copy.style.background = getComputedStyle(root).getPropertyValue("--surface").trim();
         save(name + ".svg", "image/svg+xml", themed(copy.outerHTML));
