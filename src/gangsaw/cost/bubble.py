@@ -25,6 +25,9 @@ from gangsaw.cost.types import (
 )
 from gangsaw.jit import kernel
 
+V_SHARE = 0.5
+"""Share of the idle time that a rank slower than the others keeps in V schedules, fitted."""
+
 
 @kernel
 def looped_phase_s(p: float, v: float, m: float, x_max: float, x_sum: float) -> float:
@@ -90,35 +93,64 @@ def pipeline_s(
     if schedule in (BFS, INTERLEAVED):
         phases = looped_phase_s(p, v, m, f_max, f_sum) + looped_phase_s(p, v, m, full, full_sum)
         return phases + hops
-    # Fill and drain of the mean rank; p - 1 of them.
-    f_fill = f_sum * (p - 1.0) / p
-    b_fill = b_sum * (p - 1.0) / p
-    w_fill = (p - 1.0) * w_max
-    # No schedule is faster than one microbatch's way down and up behind the others' work.
-    chain = f_sum + b_sum + (m - 1.0) * (f_max + b_max) + w_max
-    return max(chain, work + split_idle_s(schedule, p, v, f_fill, b_fill, w_fill)) + hops
+    # Ranks behind the slowest one: its fill and drain, as in m max + (sum - max).
+    f_fill = max(0.0, f_sum - f_max)
+    b_fill = max(0.0, b_sum - b_max)
+    w_fill = w_max * (f_fill + b_fill) / max(f_max + b_max, 1e-300)
+    idle = split_idle_s(schedule, p, v, f_fill, b_fill, w_fill)
+    # One microbatch's way down and up with the others behind it: few microbatches.
+    mean = (f_sum + b_sum) / p
+    share = mean / max(f_max + b_max, 1e-300)
+    chain = f_sum + b_sum + w_max + (m - 1.0) * mean
+    if schedule in (ZB_H1, IZB):
+        chain = f_sum + b_sum + (w_max + (m - 1.0) * mean) / v
+        work += max(0.0, p - m) * w_max * share
+    elif schedule != ZB_H2:
+        # The V's first rank is also its last: what it has more than others goes into its waits.
+        period = v_period_s(schedule, p, f_sum / p, b_sum / p, w_max * share)
+        return max(chain, m * period + idle, work + V_SHARE * idle) + hops
+    return max(chain, work + idle) + hops
+
+
+@kernel
+def v_period_s(schedule: float, p: float, f: float, b: float, w: float) -> float:
+    """Seconds a microbatch in the steady state of a V schedule, with ranks of equal f, b, w.
+
+    V-Half and V-Min hold so few microbatches that ranks run in lock-step: unequal f, b and w then
+    cost time in every period. Read off the event loop's gradients, exact there.
+    """
+    period = f + b + w
+    if schedule == V_HALF and p > 2.0:
+        period = max(period, 2.0 * b + 0.5 * f)
+    elif schedule == V_MIN and p > 2.0:
+        period = max(period, 3.0 * f, 3.0 * b)
+    elif schedule == V_MIN:
+        period = max(period, 2.0 * max(f, b) + 0.5 * min(f, b) + 0.5 * w)
+    return period
 
 
 @kernel
 def split_idle_s(
     schedule: float, p: float, v: float, f_fill: float, b_fill: float, w_fill: float
 ) -> float:
-    """Idle seconds a rank of the schedules that split the backward, at m large enough.
+    """Idle seconds of a rank of the schedules that split the backward, at m of p or more.
 
-    `f_fill, b_fill, w_fill` are (p - 1) times a rank's f, b and w.
+    `f_fill, b_fill, w_fill` are (p - 1) times a rank's f, b and w. ZB-H1, ZB-H2 and DualPipe are
+    the published forms, with w filling no more than a forward left open in ZB-H1. ZB-V with a
+    flush keeps its skew; V-Half and V-Min are fitted to the event loop at b of 1 to 2 f.
     """
     if schedule == ZB_H1:
-        return max(0.0, f_fill + b_fill - w_fill)
+        return f_fill + b_fill - min(w_fill, f_fill)
     if schedule == ZB_H2:
         return max(0.0, f_fill + b_fill - 2.0 * w_fill)
     if schedule == IZB:
-        return max(0.0, f_fill + b_fill - w_fill) / v
+        return (f_fill + b_fill - min(w_fill, f_fill)) / v
     if schedule == ZB_V:
-        return f_fill / 2.0
+        return max(0.5 * f_fill, 0.5 * b_fill, b_fill - w_fill)
     if schedule == V_HALF:
-        return (f_fill + b_fill + w_fill) / 2.0
+        return 0.65 * f_fill + 1.4 * b_fill - 0.4 * w_fill
     if schedule == V_MIN:
-        return 2.0 * (f_fill + b_fill + w_fill) / 3.0
+        return 1.05 * f_fill + 0.85 * b_fill + 0.05 * w_fill
     if schedule == DUALPIPE:
         return (p / 2.0 - 1.0) / (p - 1.0) * max(0.0, f_fill + 2.0 * b_fill - w_fill)
     if schedule == DUALPIPE_V:
