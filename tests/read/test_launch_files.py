@@ -11,11 +11,11 @@ SOUND = Path(__file__).parent.parent / "doctor" / "sound"
 # file: framework, model, parameters, (tp, cp, pp, vpp, dp, ep, etp, mbs, m, zero), seq, batch
 FILES = {
     "megatron_llama3_8b.sh": ("megatron-lm", "llama-3-8b", (1, 1, 1, 1, 8, 1, 1, 1, 16, 1), 8192, 128),
-    "megatron_gpt3_175b.sh": ("megatron-lm", "gpt3-175b", (8, 1, 16, 6, 8, 1, 8, 1, 192, 1), 2048, 1536),
+    "megatron_gpt3_175b.sh": ("megatron-lm", "gpt3-175b", (8, 1, 16, 6, 8, 1, 1, 1, 192, 1), 2048, 1536),
     "megatron_mixtral_8x7b.sh": ("megatron-lm", "mixtral-8x7b", (1, 1, 4, 1, 16, 8, 1, 1, 16, 1), 4096, 256),
-    "megatron_deepseek_v3.yaml": ("megatron-lm", "deepseek-v3", (1, 1, 8, 4, 128, 64, 1, 1, 64, 1), 4096, 8192),
-    "bridge_llama31_405b.py": ("megatron-bridge", "llama-3.1-405b", (8, 2, 8, 8, 8, 1, 8, 1, 64, 1), 8192, 512),
-    "nemo_llama3_70b.py": ("nemo", "llama-3-70b", (4, 2, 4, 5, 2, 1, 4, 1, 64, 1), 8192, 128),
+    "megatron_deepseek_v3.yaml": ("megatron-lm", "deepseek-v3", (1, 1, 16, 2, 64, 64, 1, 1, 128, 1), 4096, 8192),
+    "bridge_llama31_405b.py": ("megatron-bridge", "llama-3.1-405b", (8, 2, 8, 8, 8, 1, 1, 1, 64, 1), 8192, 512),
+    "nemo_llama3_70b.py": ("nemo", "llama-3-70b", (4, 2, 4, 5, 2, 1, 1, 1, 64, 1), 8192, 128),
     "titan_llama3_70b.toml": ("torchtitan", "llama-3.1-70b", (8, 1, 1, 1, 32, 1, 1, 8, 1, 3), 8192, 256),
     "titan_llama3_405b.py": ("torchtitan", "llama-3.1-405b", (8, 1, 8, 2, 8, 1, 1, 1, 16, 2), 8192, 128),
     "titan_qwen3_cli.sh": ("torchtitan", "qwen3-32b", (1, 1, 1, 1, 16, 1, 1, 2, 2, 3), 4096, 64),

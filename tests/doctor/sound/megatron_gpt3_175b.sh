@@ -24,7 +24,6 @@ options=" \
     --vocab-file gpt2-vocab.json --merge-file gpt2-merges.txt \
     --tokenizer-type GPT2BPETokenizer \
     --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather \
-    --recompute-activations \
     --use-flash-attn \
     --bf16"
 run_cmd="python -u pretrain_gpt.py ${options}"

@@ -191,6 +191,8 @@ def build_plan(facts: Facts) -> Plan | None:
         value = facts.whole(name)
         if value is not None:
             data[name] = value
+    if (facts.whole("experts") or 1) <= 1 and not facts.is_stated("etp"):
+        data["etp"] = 1
     for name in ("schedule", "recompute", "rank_order"):
         if facts.get(name) is not None:
             data[name] = str(facts.get(name))

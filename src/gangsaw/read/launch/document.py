@@ -38,6 +38,7 @@ class Settings:
         self.items: dict[str, Setting] = {}
         self.unread: list[str] = []
         self.env: dict[str, Setting] = {}
+        self.devices: list[str] = []
         self.names: list[str] = []
         """Texts that may name the model: paths, repositories, classes, the file itself."""
 
@@ -100,6 +101,7 @@ class LaunchFile(Document):
     unread: tuple[str, ...] = ()
     facts: dict[str, Value] = Field({}, description="by gangsaw's names, stated or assumed")
     wheres: dict[str, str] = Field({}, description="file:line of each stated fact")
+    devices: tuple[str, ...] = Field((), description="types of device that the file asks for")
     env: dict[str, str] = Field({}, description="variables that the file sets")
     model_name: str = ""
     model: ModelSpec | None = None

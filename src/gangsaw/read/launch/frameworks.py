@@ -103,6 +103,8 @@ def launch_file(settings: Settings, framework: Framework, where: str) -> LaunchF
     if words is not None:
         _resolve(facts, framework, words, model)
     else:
+        if model is not None:
+            build.fill_from_model(facts, model)
         world.complete(facts)
         own.finish(facts)
     return _finish(facts, framework, where, name, model)
@@ -171,7 +173,7 @@ def _resolve(
     facts.defaults(words)
     if framework == "torchtitan":
         titan.resolve(facts, source)
-        world.complete(facts) if facts.whole("dp") else None
+        world.size(facts)
         titan.degrees(facts)
         world.complete(facts)
         titan.split(facts)
@@ -227,6 +229,7 @@ def _finish(
         stated=tuple(facts.stated), assumed=tuple(facts.assumed), unread=tuple(settings.unread),
         facts={key: fact.value for key, fact in facts.held.items() if key not in hidden},
         wheres={k: f.where for k, f in facts.held.items() if f.origin == "stated" and f.where},
+        devices=tuple(settings.devices),
         env={key: str(item.value) for key, item in settings.env.items()},
         model_name=name, model=model, recipe=recipe, plan=plan, missing=tuple(facts.missing),
     )  # fmt: skip

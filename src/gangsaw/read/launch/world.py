@@ -30,11 +30,10 @@ def slurm_headers(text: str, settings: Settings) -> dict[str, tuple[int, int]]:
                 settings.skip(line, f"#SBATCH --{key} {value}")
             else:
                 found[name] = (size, line)
-                if key in ("gres", "gpus-per-node") and ":" in value:
-                    settings.names.append(f"gpu:{value}")
-                    kind = value.split(":")[-2] if value.count(":") >= 1 else ""
-                    if kind and kind != "gpu":
-                        settings.put("gpu_type", kind, line)
+                for part in value.split(","):
+                    kind = part.split(":")[-2] if ":" in part else ""
+                    if kind and kind != "gpu" and kind not in settings.devices:
+                        settings.devices.append(kind)
     return found
 
 
@@ -65,8 +64,8 @@ def pairs(words: list[str]) -> list[tuple[str, str]]:
     return out
 
 
-def complete(facts: Facts, batch: bool = True) -> None:
-    """World size, data parallel degree, microbatches and shard groups from what is known."""
+def size(facts: Facts) -> int | None:
+    """World size from nodes, devices a node, tasks or the recipe's name; None where none says."""
     nodes, per_node = facts.whole("nodes"), facts.whole("per_node")
     world = facts.whole("world")
     if world is None and nodes and per_node:
@@ -80,6 +79,12 @@ def complete(facts: Facts, batch: bool = True) -> None:
     if world is None and facts.whole("named_world"):
         world = facts.whole("named_world")
         facts.assume("world", world, "the recipe's name")
+    return world
+
+
+def complete(facts: Facts, batch: bool = True) -> None:
+    """World size, data parallel degree, microbatches and shard groups from what is known."""
+    world = size(facts)
     inner = 1
     for name in ("tp", "cp", "pp"):
         inner *= max(1, facts.whole(name) or 1)

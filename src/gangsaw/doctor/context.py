@@ -1,0 +1,223 @@
+"""All names that a rule may use: facts of the file, of the named model, of the cluster, derived."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from gangsaw.doctor.predict import changed, job_of, predict
+from gangsaw.errors import InputError
+from gangsaw.read.launch.document import LaunchFile
+from gangsaw.read.models import load_model
+from gangsaw.spec import ClusterSpec, ModelSpec, StackProfile
+from gangsaw.units import GB, GIB
+
+_OFF = (
+    "mla", "sp", "bf16", "fp16", "fp8", "distribute_saved", "tp_overlap", "torch_fsdp",
+    "megatron_fsdp", "overlap_grad", "overlap_param", "elastic", "grouped_gemm", "dist_opt",
+    "cpu_optimizer", "tied", "async_tp", "no_loss_parallel", "gated", "bias",
+)  # fmt: skip
+MODULES = frozenset((
+    "core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts", "mhc",
+    "gdn", "gdn_norm_out",
+))  # fmt: skip
+
+
+@cache
+def _reference() -> dict[str, Any]:
+    text = (files("gangsaw.doctor") / "rules" / "reference.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+def names_of(
+    launch: LaunchFile, cluster: ClusterSpec | None = None, stack: StackProfile | None = None
+) -> dict[str, Any]:
+    """Every name that is known, with its value."""
+    names: dict[str, Any] = dict(launch.facts)
+    for key in _OFF:
+        if names.get(key) is None:
+            names[key] = False
+    names["precision"] = launch.facts.get("precision")
+    _switches(launch, names)
+    _grid(launch, names, cluster)
+    _model(launch, names)
+    _named(launch, names)
+    _network(launch, names, cluster)
+    if cluster is not None and launch.framework != "verl":
+        _predicted(launch, names, cluster, stack)
+    return names
+
+
+def _whole(names: dict[str, Any], key: str, default: int = 0) -> int:
+    value = names.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) else default
+
+
+def _switches(launch: LaunchFile, names: dict[str, Any]) -> None:
+    flags = launch.flags
+    names["gqa_n"] = bool(launch.facts.get("gqa"))
+    names["count_embedding_n"] = int(bool(launch.facts.get("count_embedding")))
+    names["count_loss_n"] = int(bool(launch.facts.get("count_loss")))
+    names["megatron_fsdp_n"] = bool(launch.facts.get("megatron_fsdp"))
+    names["torch_fsdp_n"] = bool(launch.facts.get("torch_fsdp"))
+    names["precision_aware_n"] = bool(launch.facts.get("precision_aware"))
+    names["compile_n"] = bool(launch.facts.get("compile"))
+    names["qk_norm_n"] = bool(launch.facts.get("qk_norm"))
+    names["env_connections"] = launch.env.get("CUDA_DEVICE_MAX_CONNECTIONS")
+    names["ckpt_format_n"] = launch.facts.get("ckpt_format") or "torch_dist"
+    names["dispatcher_n"] = launch.facts.get("dispatcher") or "allgather"
+    names["attention_backend_n"] = launch.facts.get("attention_backend") or "auto"
+    names["head_dim_stated"] = True if "head_dim" in launch.wheres else None
+    modules = launch.facts.get("recompute_modules")
+    listed = modules if isinstance(modules, list) else ([modules] if modules else [])
+    texts = [part for item in listed for part in str(item).replace(",", " ").split()]
+    names["bad_modules"] = sum(1 for item in texts if item not in MODULES)
+    names["has_mla_up"] = "mla_up_proj" in texts
+    names["has_moe_act"] = "moe_act" in texts
+    lengths = {
+        str(item.value) for item in launch.stated
+        if item.fact == "seq" and item.key in ("seq_length", "sequence_length")
+    }  # fmt: skip
+    names["seq_values"] = len(lengths)
+    steps = flags.get("gradient_accumulation_steps")
+    if names.get("ds_ga") is None and isinstance(steps, int) and "ga" in launch.wheres:
+        names["ds_ga_n"] = steps
+    else:
+        names["ds_ga_n"] = names.get("ds_ga")
+
+
+def _grid(launch: LaunchFile, names: dict[str, Any], cluster: ClusterSpec | None) -> None:
+    tp, cp, pp = (_whole(names, key, 1) for key in ("tp", "cp", "pp"))
+    ep, etp, vpp = (_whole(names, key, 1) for key in ("ep", "etp", "vpp"))
+    count, world = _whole(names, "num_microbatches"), _whole(names, "world")
+    if count and pp >= 1:
+        names["bubble_frac"] = (pp - 1) / (vpp * count + pp - 1)
+    steps = _whole(names, "grad_accumulation", 1)
+    names["microbatches_per_pass"] = count // max(1, steps) if count else None
+    names["experts_n"] = _whole(names, "experts", 1)
+    names["offload_n"] = float(names.get("offload_optimizer") or 0.0)
+    inside = tp * cp * _whole(names, "dp")
+    names["expert_dp"] = inside // (ep * etp) if ep * etp and inside else None
+    if cluster is not None and names.get("per_node") is None:
+        names["per_node"] = cluster.host.devices
+    per_node = _whole(names, "per_node")
+    names["nodes_n"] = -(-world // per_node) if world and per_node else _whole(names, "nodes", 1)
+    names["blackwell"] = False
+    names["big_domain"] = False
+    if cluster is not None:
+        name = cluster.device.name.lower()
+        names["blackwell"] = any(text in name for text in ("b200", "b300", "b100"))
+        names["big_domain"] = cluster.tiers[0].devices >= tp
+        names["device_gib"] = cluster.device.memory_bytes / GIB
+
+
+def _model(launch: LaunchFile, names: dict[str, Any]) -> None:
+    model = launch.model
+    if model is None:
+        return
+    names["params"] = float(model.params())
+    kinds = [model.kinds[k] for k in model.order]
+    routed = [kind for kind in kinds if kind.moe is not None]
+    if routed:
+        ep, etp, pp = (_whole(names, key, 1) for key in ("ep", "etp", "pp"))
+        experts = sum(kind.expert_params() for kind in routed) / max(1, ep * etp * pp)
+        names["expert_state_gib"] = 18.0 * experts / GIB
+        names["unsharded_layer_gib"] = 2.0 * max(kind.params() for kind in routed) / GIB
+
+
+def _named(launch: LaunchFile, names: dict[str, Any]) -> None:
+    """What the named model looks like, where the file states a shape of its own."""
+    shape = ("layers", "hidden", "heads", "ffn")
+    names["own_shape"] = any(key in launch.wheres for key in shape)
+    if not launch.model_name:
+        return
+    names["model_name"] = launch.model_name
+    table = _reference()
+    name = launch.model_name
+    names["ref_bf16_trained"] = any(name.startswith(f) for f in table["bf16_trained"])
+    if not names["own_shape"]:
+        return
+    try:
+        model = load_model(name)
+    except InputError:
+        return
+    names["ref_no_dropout"] = any(name.startswith(f) for f in table["no_dropout"])
+    names["ref_rope_base"] = table["rope_base"].get(name)
+    names.update(_shape_of(model))
+
+
+def _shape_of(model: ModelSpec) -> dict[str, Any]:
+    kind = model.kinds[model.order[-1]]
+    attention = kind.attention
+    dense = next((k.mlp for k in model.kinds if k.mlp is not None), None)
+    found: dict[str, Any] = {
+        "ref_layers": model.layers, "ref_hidden": model.hidden, "ref_vocab": model.vocab,
+        "ref_tied": model.tied, "ref_heads": attention.heads, "ref_kv_heads": attention.kv_heads,
+        "ref_head_dim": attention.head_dim, "ref_mla": attention.is_mla,
+        "ref_bias": attention.out_bias, "ref_qk_norm": attention.qk_norm != "none",
+        "ref_rms": not kind.norm_bias, "ref_learned_positions": model.learned_positions,
+        "ref_ffn": dense.ffn if dense is not None else None,
+        "ref_gated": dense.gated if dense is not None else None,
+    }  # fmt: skip
+    if kind.moe is not None:
+        found |= {
+            "ref_experts": kind.moe.experts, "ref_topk": kind.moe.topk,
+            "ref_moe_ffn": kind.moe.expert.ffn, "ref_gated": kind.moe.expert.gated,
+            "ref_shared_ffn": kind.moe.shared.ffn if kind.moe.shared is not None else None,
+        }  # fmt: skip
+    return found
+
+
+def _network(launch: LaunchFile, names: dict[str, Any], cluster: ClusterSpec | None) -> None:
+    """What ZeRO-3 asks of the network, and what offload asks of the hosts."""
+    params, world = names.get("params"), _whole(names, "world")
+    if cluster is None or params is None:
+        return
+    plan, recipe = launch.plan, launch.recipe
+    zero = _whole(names, "zero")
+    if plan is not None and recipe is not None and zero == 3 and world > cluster.host.devices:
+        shard = plan.shard_group or plan.dp * plan.cp
+        if shard > cluster.host.devices:
+            # Two gathers of 2-byte parameters and a reduction of 2-byte gradients a microbatch,
+            # against 6 FLOPs a parameter and token (8 with full recompute) at half the peak.
+            tokens = plan.mbs * recipe.seq_len / plan.cp
+            share = 8.0 if plan.recompute == "full" else 6.0
+            flops = share * params / (plan.tp * plan.pp) * tokens
+            peak = cluster.device.peak_flops_per_s.get("bf16", 1e15)
+            moved = 6.0 * params / (plan.tp * plan.pp)
+            names["sharding_gbs"] = moved / (flops / (0.5 * peak)) / GB
+            tier = next((t for t in cluster.tiers if t.devices > cluster.host.devices), None)
+            if tier is not None:
+                speed = tier.bytes_per_s * tier.efficiency / tier.oversubscription
+                names["network_gbs"] = speed / GB
+    share_offload = float(names.get("offload_optimizer") or 0.0)
+    if share_offload > 0 and world:
+        nodes = max(1, world // cluster.host.devices)
+        names["host_need_gb"] = 16.0 * params * share_offload / nodes / GB
+        names["host_have_gb"] = cluster.host.memory_bytes / GB
+
+
+def _predicted(
+    launch: LaunchFile, names: dict[str, Any], cluster: ClusterSpec, stack: StackProfile | None
+) -> None:
+    """Peaks and step times of the plan as it is, without recompute, and with twice the batch."""
+    job, plan = job_of(launch, cluster, stack), launch.plan
+    base = predict(job, plan)
+    if base is None or plan is None:
+        return
+    capacity = cluster.device.memory_bytes * cluster.device.usable_memory_frac
+    names["peak_frac"] = base.peak_bytes / capacity
+    names["peak_gib"] = base.peak_bytes / GIB
+    if plan.recompute == "full":
+        other = predict(job, changed(plan, {"recompute": "none", "recompute_layers": 0}))
+        if other is not None:
+            names["peak_frac_without_recompute"] = other.peak_bytes / capacity
+            names["step_ratio_without_recompute"] = other.step_s / base.step_s
+    if plan.num_microbatches % 2 == 0:
+        twice = {"mbs": 2 * plan.mbs, "num_microbatches": plan.num_microbatches // 2}
+        other = predict(job, changed(plan, dict(twice)))
+        if other is not None:
+            names["peak_frac_double_mbs"] = other.peak_bytes / capacity
+            names["step_ratio_double_mbs"] = other.step_s / base.step_s
