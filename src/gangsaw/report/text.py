@@ -20,8 +20,8 @@ from gangsaw.spec.result import (
 )
 from gangsaw.units import format_frac, format_gib, format_s, format_usd, significant
 
-RULE_ROWS = 24
-"""Stages listed one by one; of more, runs of equal ones are folded."""
+MOST_ROWS = 16
+"""Stages listed one by one; of more, as many evenly spaced."""
 
 
 def plan_list_text(result: PlanListResult, console: Console) -> None:
@@ -96,7 +96,7 @@ def bill_bar(result: PlanResult, width: int, console: Console) -> Text:
 
 
 def memory_table(memory: MemoryDoc, console: Console) -> Table:
-    """Every stage (runs of equal ones folded when there are many), in GiB."""
+    """Memory of the stages, in GiB; of many stages some."""
     wide = console.width >= 96
     names = ("params", "grads", "optimizer", "activations", "logits", "buffers")
     titles = ["layers", "params", "grads", "optim", "activ", "logits", "buffers"]
@@ -108,24 +108,17 @@ def memory_table(memory: MemoryDoc, console: Console) -> Table:
     table = plain_table(*columns, *((("peak in", "left"),) if wide else ()))
     table.padding = (0, 1, 0, 0)
     tightest = data.tightest_stage(memory)
-    stages = memory.per_stage
-    fold = len(stages) > RULE_ROWS
-    start = 0
-    while start < len(stages):
-        end = start + 1
-        while fold and end < len(stages) and _alike(stages, start, end):
-            end += 1
-        stage = stages[start]
-        label = f"{stage.stage}" if end == start + 1 else f"{stage.stage}-{stages[end - 1].stage}"
-        if start <= tightest < end:
-            label += " <"
-        cells = [label, str(stage.layers)]
+    shown = _sample(len(memory.per_stage), tightest)
+    for i in shown:
+        stage = memory.per_stage[i]
+        cells = [f"{stage.stage} <" if i == tightest else f"{stage.stage}", str(stage.layers)]
         cells += [_gib(getattr(stage, f"{key}_bytes")) for key in names]
         cells += [_gib(stage.peak_allocated_bytes), _gib(stage.peak_reserved_bytes)]
         cells += [_gib(stage.peak_device_bytes), *((stage.phase,) if wide else ())]
-        table.add_row(*cells, style="bold" if start <= tightest < end else "")
-        start = end
+        table.add_row(*cells, style="bold" if i == tightest else "")
     table.caption = f"capacity {format_gib(memory.capacity_bytes)}; < marks the tightest stage"
+    if len(shown) < len(memory.per_stage):
+        table.caption += f"; {len(shown)} of {len(memory.per_stage)} stages, all with --json"
     table.caption_justify = "left"
     table.caption_style = "dim"
     return table
@@ -270,9 +263,9 @@ def _plan_block(number: int, plan: PlanResult, console: Console, number_shown: b
 
 
 def _free(plan: PlanResult, wide: bool = True) -> str:
-    fits = {"yes": "fits", "risky": "risky", "no": "too large"}[plan.memory.fits]
+    fits = {"yes": ", fits", "risky": ", risky", "no": ""}[plan.memory.fits]
     free = words.free(plan.memory.headroom_frac)
-    return f"{free}, {fits}" if wide or plan.memory.fits != "yes" else free
+    return free + fits if wide or plan.memory.fits == "risky" else free
 
 
 def _money(plan: PlanResult, wide: bool) -> str:
@@ -384,10 +377,12 @@ def _notes(notes: Sequence[str], console: Console) -> None:
         console.print(Text(f"note: {note}", style="dim"))
 
 
-def _alike(stages: Sequence[object], one: int, other: int) -> bool:
-    left, right = stages[one], stages[other]
-    keys = ("layers", "params_bytes", "activations_bytes", "peak_device_bytes", "phase")
-    return all(getattr(left, key) == getattr(right, key) for key in keys)
+def _sample(count: int, tightest: int) -> list[int]:
+    """Stages to print: all of a few, else the ends, the tightest and some evenly between."""
+    if count <= MOST_ROWS:
+        return list(range(count))
+    spread = {round(i * (count - 1) / (MOST_ROWS - 1)) for i in range(MOST_ROWS)}
+    return sorted(spread | {tightest})
 
 
 def _gib(value_bytes: float) -> str:
