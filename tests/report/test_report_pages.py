@@ -91,6 +91,11 @@ def test_page_shows_the_sentence_the_picture_and_each_plan():
         assert said in html
 
 
+def test_pareto_front_is_listed_where_there_is_one():
+    assert "Pareto front of step time, memory headroom and devices: 3 plans" in page()
+    assert "Pareto front" not in page(plan_list(pareto=()))
+
+
 def test_page_escapes_what_names_hold():
     result = plan_list(model="<script>alert(1)</script>&")
     html = page(result)

@@ -96,6 +96,7 @@ def _page(result: PlanListResult, chosen: EstimateResult, sweeps: ReportSweeps) 
         "no_timeline": _no_timeline(chosen),
         "searched": _searched(result.searched),
         "plans": [plan_row(plan) for plan in rows],
+        "pareto": [plan_row(plan) for plan in result.pareto] if rows else [],
         "others": [pair(plan, i) for i, plan in enumerate(rows[:MOST_PAIRS], start=1) if i > 1],
         "legend": legend(rows),
         "nearest": [miss_text(miss) for miss in result.nearest] if not rows else [],

@@ -167,6 +167,7 @@ def plan_row(result: PlanResult) -> View:
     prob = result.best_prob_frac
     return {
         "degrees": words.degrees(plan).replace("  ", " "),
+        "devices": f"{plan.tp * plan.cp * plan.pp * plan.dp:,}",
         "batch": f"{plan.mbs} x {plan.num_microbatches}",
         "choices": words.choices(plan),
         "layers": words.runs(plan.stages),
