@@ -1,0 +1,256 @@
+"""What a threshold can run over: one number of a job, with how it changes job and plan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from gangsaw.bill.goodput import daly_interval_s, expected_wall_s, job_mtbf_s
+from gangsaw.cost.lower import Lowered
+from gangsaw.cost.types import StepCost
+from gangsaw.errors import InputError
+from gangsaw.search.estimate import counts_of, evaluate
+from gangsaw.spec.job import Job
+from gangsaw.spec.plan import Plan
+from gangsaw.units import HOUR_S
+
+Objective = Literal["time", "cost"]
+OBJECTIVES: tuple[Objective, ...] = ("time", "cost")
+
+
+@dataclass(frozen=True)
+class Money:
+    """What turns device time into money: a device-hour, its energy, and what failures cost."""
+
+    usd_per_device_hour: float
+    device_w: float = 0.0
+    usd_per_kwh: float = 0.0
+    device_mtbf_h: float = math.inf
+    restart_s: float = 0.0
+    checkpoint_block_s: float = 0.0
+
+    def hour_usd(self) -> float:
+        """Money of one device-hour: price, and energy at the meter on top of it."""
+        return self.usd_per_device_hour + self.device_w / 1e3 * self.usd_per_kwh
+
+    def stretch(self, devices: int) -> float:
+        """Wall time over work: saves at Daly's interval and failures of `devices` devices."""
+        if math.isinf(self.device_mtbf_h):
+            return 1.0
+        mtbf_s = job_mtbf_s(self.device_mtbf_h, devices)
+        block_s = max(self.checkpoint_block_s, 1e-3)
+        interval_s = daly_interval_s(block_s, mtbf_s)
+        return expected_wall_s(1.0, block_s, interval_s, mtbf_s, self.restart_s)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A plan of a job, with the money around it."""
+
+    name: str
+    job: Job
+    plan: Plan
+    money: Money
+
+    def step(self, low: Lowered | None = None) -> StepCost:
+        """Seconds of a step; InputError where the plan is not legal for this job."""
+        return evaluate(self.job, self.plan, low).cost
+
+    def value(self, objective: Objective, low: Lowered | None = None) -> float:
+        """Seconds a million tokens, or US dollars a million tokens, failures included."""
+        return self.objective(objective, self.step(low).step)
+
+    def objective(self, objective: Objective, step_s: float) -> float:
+        """The objective of a step of `step_s` seconds."""
+        devices = self.job.cluster.devices
+        millions = self.job.recipe.tokens_per_step / 1e6
+        wall_s = step_s * self.money.stretch(devices) / millions
+        if objective == "time":
+            return wall_s
+        return wall_s * devices / HOUR_S * self.money.hour_usd()
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One number of a case: how it is read and set. Whole parameters take whole values only."""
+
+    name: str
+    unit: str
+    text: str
+    get: Callable[[Case], float]
+    put: Callable[[Case, float], Case]
+    whole: bool = False
+    span: tuple[float, float] = (1 / 16, 16.0)
+    """Default range, as factors of the present value."""
+    memory: bool = False
+    """Whether it changes what fits."""
+
+    def at(self, case: Case, value: float) -> Case:
+        """The case with this parameter set; InputError for values that no case can have."""
+        if not (math.isfinite(value) and value > 0):
+            raise InputError(f"{self.name}={value!r}: a positive number of {self.unit}")
+        return self.put(case, float(round(value)) if self.whole else value)
+
+
+def outer_tier(case: Case) -> int:
+    """Index of the first tier beyond a host; InputError for a cluster of one tier."""
+    for index, tier in enumerate(case.job.cluster.tiers):
+        if tier.devices > case.job.cluster.host.devices:
+            return index
+    raise InputError(f"cluster {case.job.cluster.name} has no tier beyond its nodes")
+
+
+def _scaled_tiers(case: Case, factor: float, outer: bool) -> Case:
+    """Bandwidth of all tiers beyond the node (or of those inside it) times `factor`."""
+    first = outer_tier(case)
+    tiers = tuple(
+        tier.model_copy(update={"bytes_per_s": tier.bytes_per_s * factor})
+        if (index >= first) == outer
+        else tier
+        for index, tier in enumerate(case.job.cluster.tiers)
+    )
+    return with_cluster(case, tiers=tiers)
+
+
+def with_cluster(case: Case, **fields: object) -> Case:
+    """The case with other fields of its cluster."""
+    cluster = case.job.cluster.model_copy(update=fields)
+    return replace(case, job=case.job.model_copy(update={"cluster": cluster}))
+
+
+def _with_recipe(case: Case, **fields: object) -> Case:
+    recipe = case.job.recipe.model_copy(update=fields)
+    return replace(case, job=case.job.model_copy(update={"recipe": recipe}))
+
+
+def _with_device(case: Case, **fields: object) -> Case:
+    return with_cluster(case, device=case.job.cluster.device.model_copy(update=fields))
+
+
+def _inter(case: Case) -> float:
+    return case.job.cluster.tiers[outer_tier(case)].bytes_per_s
+
+
+def _intra(case: Case) -> float:
+    return case.job.cluster.tiers[0].bytes_per_s
+
+
+def _put_batch(case: Case, batch: float) -> Case:
+    """Another global batch: the plan keeps its degrees and takes other microbatches.
+
+    Raises InputError where dp x mbs does not divide it.
+    """
+    whole = round(batch)
+    group = case.plan.dp * case.plan.mbs
+    if whole % group:
+        raise InputError(
+            f"global-batch={whole}: not a multiple of dp x mbs = {case.plan.dp} x {case.plan.mbs}"
+        )
+    plan = case.plan.model_copy(update={"num_microbatches": whole // group})
+    return replace(_with_recipe(case, global_batch=whole), plan=plan)
+
+
+def _put_microbatches(case: Case, count: float) -> Case:
+    """Another number of microbatches at the same microbatch size: the batch follows."""
+    plan = case.plan.model_copy(update={"num_microbatches": round(count)})
+    batch = round(count) * plan.dp * plan.mbs
+    return replace(_with_recipe(case, global_batch=batch), plan=plan)
+
+
+def _money(name: str) -> Callable[[Case, float], Case]:
+    def put(case: Case, value: float) -> Case:
+        return replace(case, money=replace(case.money, **{name: value}))
+
+    return put
+
+
+def _put_rate(case: Case, per_1000_node_days: float) -> Case:
+    hosts = case.job.cluster.host.devices
+    hours = 24.0 * 1000.0 / per_1000_node_days * hosts
+    return replace(case, money=replace(case.money, device_mtbf_h=hours))
+
+
+def _get_rate(case: Case) -> float:
+    if math.isinf(case.money.device_mtbf_h):
+        raise InputError("failure-rate: the case has no mean time to failure")
+    return 24.0 * 1000.0 / case.money.device_mtbf_h * case.job.cluster.host.devices
+
+
+PARAMETERS: dict[str, Parameter] = {
+    p.name: p
+    for p in (
+        Parameter(
+            "inter-node-bandwidth", "bytes/s a device", "links beyond the node, all tiers alike",
+            _inter, lambda c, v: _scaled_tiers(c, v / _inter(c), True),
+        ),
+        Parameter(
+            "intra-node-bandwidth", "bytes/s a device", "links inside the node",
+            _intra, lambda c, v: _scaled_tiers(c, v / _intra(c), False),
+        ),
+        Parameter(
+            "device-price", "USD a device-hour", "price of a device-hour",
+            lambda c: c.money.usd_per_device_hour, _money("usd_per_device_hour"),
+        ),
+        Parameter(
+            "energy-price", "USD a kWh", "energy on top of the device-hour",
+            lambda c: c.money.usd_per_kwh, _money("usd_per_kwh"),
+        ),
+        Parameter(
+            "failure-rate", "failures a 1,000 node-days", "unexpected stops",
+            _get_rate, _put_rate,
+        ),
+        Parameter(
+            "sequence-length", "tokens", "tokens a sequence at the same global batch",
+            lambda c: float(c.job.recipe.seq_len),
+            lambda c, v: _with_recipe(c, seq_len=round(v)), whole=True, memory=True,
+        ),
+        Parameter(
+            "global-batch", "sequences", "sequences a step; microbatches follow",
+            lambda c: float(c.job.recipe.global_batch), _put_batch, whole=True, memory=True,
+        ),
+        Parameter(
+            "microbatches", "microbatches", "microbatches a step; the batch follows",
+            lambda c: float(c.plan.num_microbatches), _put_microbatches, whole=True, memory=True,
+        ),
+        Parameter(
+            "device-flops", "FLOP/s", "dense peak, all precisions alike",
+            lambda c: c.job.cluster.device.peak_flops_per_s["bf16"],
+            lambda c, v: _with_device(
+                c,
+                peak_flops_per_s={
+                    k: x * v / c.job.cluster.device.peak_flops_per_s["bf16"]
+                    for k, x in c.job.cluster.device.peak_flops_per_s.items()
+                },
+            ),
+        ),
+        Parameter(
+            "device-bandwidth", "bytes/s", "memory bandwidth of a device",
+            lambda c: c.job.cluster.device.memory_bytes_per_s,
+            lambda c, v: _with_device(c, memory_bytes_per_s=v),
+        ),
+        Parameter(
+            "device-memory", "bytes", "memory of a device",
+            lambda c: c.job.cluster.device.memory_bytes,
+            lambda c, v: _with_device(c, memory_bytes=v), memory=True,
+        ),
+    )
+}  # fmt: skip
+"""All parameters by name."""
+
+
+def parameter(name: str) -> Parameter:
+    """A parameter by name; InputError with the names there are."""
+    if name not in PARAMETERS:
+        raise InputError(f"--over {name!r} is unknown. Legal: {', '.join(PARAMETERS)}")
+    return PARAMETERS[name]
+
+
+def fits_memory(case: Case) -> bool:
+    """Whether the plan's device-visible peak stays within capacity."""
+    from gangsaw.cost.lower import lower
+    from gangsaw.cost.memory_doc import memory_doc
+
+    doc = memory_doc(case.job, case.plan, counts_of(case.job, case.plan), lower(case.job))
+    return doc.peak_bytes <= doc.capacity_bytes

@@ -1,0 +1,222 @@
+"""Thresholds, maps, robustness: every answer checked against the plain estimate."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from gangsaw.errors import InputError
+from gangsaw.read.clusters import load_cluster
+from gangsaw.read.models import load_model
+from gangsaw.read.stacks import load_stack
+from gangsaw.search.estimate import estimate
+from gangsaw.search.parameters import PARAMETERS, Case, Money, parameter
+from gangsaw.search.robust import DOUBTS, robustness, shocks, sobol_indices, tier_carries
+from gangsaw.search.threshold import RATES, grid, phase, step_row, thresholds
+from gangsaw.spec.job import Job
+from gangsaw.spec.plan import Plan
+from gangsaw.spec.recipe import Recipe
+
+JOB = Job(
+    model=load_model("llama-3.1-70b"),
+    recipe=Recipe(seq_len=8192, global_batch=512),
+    cluster=load_cluster("h100-sxm:256"),
+    stack=load_stack("megatron-core-te"),
+)
+MONEY = Money(
+    2.95, device_w=1300, usd_per_kwh=0.08, device_mtbf_h=50_000, restart_s=750,
+    checkpoint_block_s=0.6,
+)  # fmt: skip
+
+
+def case(name, job=JOB, **plan):
+    return Case(name, job, Plan(**plan), MONEY)
+
+
+TP8 = case("tp8", tp=8, pp=4, dp=8, num_microbatches=64)
+TP2 = case("tp2", tp=2, pp=8, dp=16, num_microbatches=32)
+FSDP = case("fsdp", dp=256, num_microbatches=2, zero=3, recompute="full", sequence_parallel=False)
+CASES = (TP8, TP2, FSDP)
+
+
+def plain_time(one):
+    """Seconds a million tokens by the public estimate, failures left out."""
+    return estimate(one.job, one.plan).step_time_s / one.job.recipe.tokens_per_step * 1e6
+
+
+@pytest.mark.parametrize(
+    "name", ["inter-node-bandwidth", "intra-node-bandwidth", "device-flops", "device-bandwidth"]
+)
+def test_each_crossing_is_one_by_the_plain_estimate(name):
+    over = parameter(name)
+    found = 0
+    for a, b in ((TP8, TP2), (TP2, FSDP), (TP8, FSDP)):
+        result = thresholds(a, b, over, points=33)
+        for crossing in result.crossings:
+            found += 1
+            at = [plain_time(over.at(c, crossing.value)) for c in (a, b)]
+            if crossing.kind == "crossing":
+                assert at[0] == pytest.approx(at[1], rel=1e-6)
+            below = {c.name: plain_time(over.at(c, crossing.value * 0.999)) for c in (a, b)}
+            above = {c.name: plain_time(over.at(c, crossing.value * 1.001)) for c in (a, b)}
+            assert min(below, key=below.get) == crossing.better_below
+            assert min(above, key=above.get) == crossing.better_above
+        signs = [p.objective[0] < p.objective[1] for p in result.curve]
+        assert sum(x != y for x, y in itertools.pairwise(signs)) == len(result.crossings)
+        assert (result.better_throughout is None) == bool(result.crossings)
+    assert found or name == "device-bandwidth"
+
+
+def test_whole_values_change_order_between_neighbours():
+    over = parameter("global-batch")
+    result = thresholds(TP2, FSDP, over)
+    for crossing in result.crossings:
+        assert crossing.value % 256 == 0
+        at = {c.name: over.at(c, crossing.value).value("time") for c in (TP2, FSDP)}
+        assert min(at, key=at.get) == crossing.better_above
+        before = {c.name: over.at(c, crossing.value - 256).value("time") for c in (TP2, FSDP)}
+        assert min(before, key=before.get) == crossing.better_below
+
+
+def test_sequence_length_says_where_plans_stop_fitting():
+    result = thresholds(TP8, FSDP, parameter("sequence-length"), low=1024, high=131_072, points=17)
+    limits = {f.plan: f for f in result.fit_limits}
+    assert set(limits) == {"tp8", "fsdp"}
+    for one in (TP8, FSDP):
+        limit = limits[one.name]
+        over = parameter("sequence-length")
+        fits, fails = (
+            estimate(c.job, c.plan).memory
+            for c in (over.at(one, limit.fits_at), over.at(one, limit.fails_at))
+        )
+        assert fits.peak_bytes <= fits.capacity_bytes < fails.peak_bytes
+
+
+def test_prices_and_failures_move_cost_by_their_own_arithmetic():
+    half = Case("half", JOB.model_copy(update={"cluster": load_cluster("h100-sxm:128")}),
+                Plan(tp=8, pp=4, dp=4, num_microbatches=128), MONEY)  # fmt: skip
+    step_s = estimate(half.job, half.plan).step_time_s
+    hour = 2.95 + 1.3 * 0.08
+    millions = 512 * 8192 / 1e6
+    free = Case("free", half.job, half.plan, Money(2.95, device_w=1300, usd_per_kwh=0.08))
+    assert free.value("cost") == pytest.approx(step_s * 128 / 3600 * hour / millions)
+    assert half.value("cost") > free.value("cost")
+    double = parameter("device-price").at(half, 5.90)
+    assert double.value("cost") / half.value("cost") == pytest.approx((5.9 + 0.104) / hour)
+    rate = parameter("failure-rate")
+    assert rate.get(half) == pytest.approx(24_000 / 50_000 * 8)
+    assert rate.at(half, 50.0).value("cost") > half.value("cost")
+
+
+def test_every_parameter_reads_back_what_is_set():
+    for over in PARAMETERS.values():
+        value = over.get(TP8) * 2
+        assert over.get(over.at(TP8, value)) == pytest.approx(value), over.name
+        for wrong in (0.0, -1.0, math.nan, math.inf):
+            with pytest.raises(InputError):
+                over.at(TP8, wrong)
+
+
+def test_a_row_of_rates_equals_the_estimate_of_each():
+    for name in RATES:
+        over = parameter(name)
+        values = grid(over.get(TP2) / 8, over.get(TP2) * 8, 7)
+        row = step_row(TP2, over, values)
+        plain = [estimate(over.at(TP2, v).job, TP2.plan).step_time_s for v in values]
+        assert row == pytest.approx(plain, rel=1e-12)
+
+
+def test_map_of_winners_equals_a_cell_by_cell_count():
+    x, y = parameter("inter-node-bandwidth"), parameter("sequence-length")
+    xs, ys = grid(6e9, 4e11, 5), (2048.0, 8192.0, 16_384.0)
+    result = phase(CASES, x, y, "time", xs, ys)
+    for i, sy in enumerate(ys):
+        for j, sx in enumerate(xs):
+            times = [plain_time(x.at(y.at(c, sy), sx)) for c in CASES]
+            assert result.winner[i][j] == int(np.argmin(times))
+            assert result.lead[i][j] == pytest.approx(sorted(times)[1] / min(times) - 1, abs=1e-3)
+    assert sum(result.share) == pytest.approx(1.0)
+    money = phase(CASES, parameter("device-price"), x, "cost", grid(1, 4, 3), xs)
+    assert len(money.winner) == len(xs) and len(money.winner[0]) == 3
+
+
+def test_wrong_questions():
+    over = parameter("inter-node-bandwidth")
+    with pytest.raises(InputError, match="the smaller first"):
+        thresholds(TP8, TP2, over, low=5e9, high=1e9)
+    with pytest.raises(InputError, match=r"unknown.*inter-node-bandwidth"):
+        parameter("bandwith")
+    with pytest.raises(InputError, match="two different"):
+        phase(CASES, over, over, "time", (1e9, 2e9), (1e9, 2e9))
+    with pytest.raises(InputError, match="two plans"):
+        phase(CASES[:1], over, parameter("sequence-length"), "time", (1e9, 2e9), (4096.0,))
+    odd = case("odd", tp=8, pp=4, dp=4, num_microbatches=64)
+    with pytest.raises(InputError, match="never legal together"):
+        thresholds(odd, TP2, over, points=3)
+
+
+def test_sobol_indices_of_a_known_function():
+    # Sum of c_i ln x_i: the variance is c_i^2 sigma_i^2, without interactions.
+    sigma, c = np.array([0.1, 0.2, 0.3, 0.05]), np.array([3.0, 1.0, -1.0, 0.0])
+    first, total, draws = sobol_indices(lambda x: np.log(x) @ c, sigma, 11, 3)
+    share = (c * sigma) ** 2 / ((c * sigma) ** 2).sum()
+    assert first == pytest.approx(share, abs=0.02)
+    assert total == pytest.approx(share, abs=0.02)
+    assert np.log(draws).std(axis=0) == pytest.approx(sigma, rel=0.02)
+
+
+def test_sobol_total_counts_interactions():
+    # ln x1 ln x2: nothing alone, all of it together.
+    first, total, _ = sobol_indices(
+        lambda x: np.log(x[:, 0]) * np.log(x[:, 1]), np.array([0.2, 0.2]), 12, 1
+    )
+    assert first == pytest.approx([0, 0], abs=0.06)
+    assert total == pytest.approx([1, 1], abs=0.1)
+
+
+def test_robustness_shares_and_repeatability():
+    result = robustness(CASES, log2_draws=5, seed=4)
+    assert sum(result.win_frac) == pytest.approx(1.0)
+    assert result == robustness(CASES, log2_draws=5, seed=4)
+    assert {i.name for i in result.influences} == {d.name for d in DOUBTS}
+    plain = sorted(CASES, key=lambda c: c.value("time"))
+    assert result.pair == (plain[0].name, plain[1].name)
+
+
+def test_each_doubt_moves_the_step_the_right_way():
+    from gangsaw.cost.lower import lower
+
+    low = lower(JOB)
+    for doubt in DOUBTS:
+        slower, faster = (TP8.step(doubt.put(low, f)).step for f in (0.8, 1.25))
+        rises = doubt.name in (
+            "latency of a step", "overhead of a collective", "exposed share", "host time",
+        )  # fmt: skip
+        assert slower <= faster if rises else slower >= faster, doubt.name
+
+
+def test_shocks_rank_again():
+    rows = {s.name: s for s in shocks(CASES)}
+    assert rows["as it is"].best_changes is False
+    before, doubled = rows["as it is"], rows["device price doubled"]
+    assert doubled.order == before.order
+    energy = 1.3 * 0.08
+    assert doubled.objective[0] / before.objective[0] == pytest.approx(
+        (5.9 + energy) / (2.95 + energy)
+    )
+    swapped = rows["h100-sxm withdrawn, h800-sxm instead"]
+    assert (
+        swapped.objective[swapped.order.index("tp8")] > before.objective[before.order.index("tp8")]
+    )
+
+
+def test_node_boundary_cuts_the_degree_that_a_tier_carries():
+    node, pod = tier_carries(JOB)[:2]
+    assert (node.tier, node.devices) == ("node", 8)
+    assert node.largest_tp > pod.largest_tp
+    assert node.bytes_per_flop == pytest.approx(450e9 / 989e12, rel=0.01)
+    for degree, ratio in node.comm_over_compute.items():
+        assert ratio < pod.comm_over_compute[degree]
+    ratios = list(node.comm_over_compute.values())
+    assert ratios == sorted(ratios)
