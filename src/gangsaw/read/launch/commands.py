@@ -177,6 +177,9 @@ def _head(words: list[str], line: int, settings: Settings) -> None:
         number = slurm_number(value, key)
         if number:
             settings.put(f"@{name}", number, line)
+    single = any(word.rsplit("/", 1)[-1] in ("torchrun", "deepspeed") for word in words)
+    if single and "@nodes" not in settings.items:
+        settings.put("@one_node", 1, line)
 
 
 def _wrapped(commands: list[Command], chosen: Command, settings: Settings) -> None:

@@ -83,13 +83,18 @@ def recognised(settings: Settings, framework: Framework) -> int:
 def launch_file(settings: Settings, framework: Framework, where: str) -> LaunchFile:
     """Everything that the settings say, and what follows from them."""
     facts = Facts(settings)
+    one_node = "@one_node" in settings.items
     for key in [key for key in settings.items if key.startswith("@")]:
         item = settings.items.pop(key)
         value = item.value
         if key == "@named_world":
             facts.derive("named_world", value)
+        elif key == "@one_node":
+            continue
         elif isinstance(value, int) and value > 0:
             facts.state(key[1:], value, settings.at(item.line))
+    if one_node and facts.whole("world") is None:
+        facts.assume("nodes", 1, "default of torchrun and deepspeed: one node")
     if framework == "slurm":
         return _finish(facts, framework, where, "", None)
     if framework == "gangsaw":
