@@ -13,7 +13,9 @@ DOCUMENTS = {
     "plan": "gangsaw.spec.result:PlanListResult",
     "estimate": "gangsaw.spec.result:EstimateResult",
     "bill": "gangsaw.bill.answer:BillAnswer",
+    "threshold": "gangsaw.search.answer:ThresholdAnswer",
     "model": "gangsaw.cost.summary:ModelSummary",
+    "validate": "gangsaw.fit.outcome:ValidateResult",
 }
 """The document of each verb, as module and class."""
 

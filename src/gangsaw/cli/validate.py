@@ -22,7 +22,6 @@ def command(args: RunsArg, output: OutputFlags) -> None:
     if output.json:
         screen.write_json(document)
         return
-    from gangsaw.report.text import validate_text
+    from gangsaw.report.validate_text import validate_text
 
-    plain = document if isinstance(document, dict) else document.model_dump()
-    screen.show(lambda console: validate_text(plain, console))
+    screen.show(lambda console: validate_text(document, console))

@@ -19,6 +19,7 @@ VERBS = (
     Verb("explain", "gangsaw.cli.explain", "the five steps that lead to a plan"),
     Verb("timeline", "gangsaw.cli.timeline", "the pipeline schedule of a plan, drawn"),
     Verb("bill", "gangsaw.cli.bill", "the invoice of a plan, by cause"),
+    Verb("threshold", "gangsaw.cli.threshold", "where plans change rank, and how surely"),
     Verb("model", "gangsaw.cli.model", "what is in a model: parameters, FLOPs, cache"),
     Verb("train", "gangsaw.cli.train", "run a plan on torch.distributed"),
     Verb("validate", "gangsaw.cli.validate", "predictions beside published measured runs"),

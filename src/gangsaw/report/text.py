@@ -158,46 +158,6 @@ def bill_table(result: PlanResult, console: Console) -> Table:
     return table
 
 
-def validate_text(document: Mapping[str, object], console: Console) -> None:
-    """Errors by source: a row for each, the figures of its summary as columns."""
-    summary = document.get("summary")
-    rows = document.get("rows")
-    count = len(rows) if isinstance(rows, Sequence) else 0
-    skipped = [
-        row for row in (rows if isinstance(rows, Sequence) else ())
-        if isinstance(row, Mapping) and row.get("skipped")
-    ]  # fmt: skip
-    console.print(Text(f"{count} rows, {len(skipped)} skipped", style="bold"))
-    if isinstance(summary, Mapping) and summary:
-        _summary_table(summary, console)
-    for row in skipped:
-        console.print(Text(f"skipped {row.get('id')}: {row.get('skipped')}", style="dim"))
-
-
-def _summary_table(summary: Mapping[str, object], console: Console) -> None:
-    flat = {
-        str(source): {k: v for k, v in figures.items() if not isinstance(v, (Mapping, list))}
-        for source, figures in summary.items()
-        if isinstance(figures, Mapping)
-    }
-    keys: list[str] = []
-    for figures in flat.values():
-        keys += [str(key) for key in figures if key not in keys]
-    titles = [(key.removesuffix("_frac").replace("_", " "), "right") for key in keys]
-    table = plain_table(("source", "left"), *titles)
-    for source, figures in flat.items():
-        table.add_row(source, *(_summary_cell(key, figures.get(key)) for key in keys))
-    console.print(table)
-
-
-def _summary_cell(key: str, value: object) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return format_frac(value) if key.endswith("_frac") else significant(value)
-    return str(value)
-
-
 def _headline(result: PlanListResult) -> str:
     recipe = result.recipe
     first = result.plans[0].plan if result.plans else None
@@ -364,7 +324,7 @@ def plain_table(*columns: tuple[str, str]) -> Table:
     """A table without lines; each column a title and its side."""
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="dim")
     for title, side in columns:
-        table.add_column(title, justify="right" if side == "right" else "left")
+        table.add_column(title, justify="right" if side == "right" else "left", overflow="fold")
     return table
 
 
