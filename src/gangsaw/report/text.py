@@ -282,7 +282,7 @@ def _legend(plans: Sequence[PlanResult], console: Console) -> Text:
             if is_plain(console):
                 text.append(f"{letters[key]} {title}")
             else:
-                text.append("█ ", style=colours[key])
+                text.append("█ ", style=f"not dim {colours[key]}")
                 text.append(title)
     return text
 
