@@ -1,16 +1,33 @@
-"""Fitted parameters: factors on physical entries, with prior, value and doubt.
+"""Fitted factors on physical entries, with their application as a kernel.
 
 The catalog's devices and stacks state what data sheets, kernel tables and documentation say; these
 factors say how training differs from that, as far as published runs tell. A factor without
-evidence stays at its prior, 1. Names are `entry`, `entry.FAMILY` of devices, or `entry:STACK`.
+evidence stays at its prior, 1. Parameters are named `entry`, `entry.FAMILY` of devices, or
+`entry:STACK`; the factor of an entry is the product of the three that apply. Logarithms inside.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
+from importlib import resources
 
-from gangsaw.cost.types import Device, Net, StackT
+import numpy as np
+
+from gangsaw.cost.types import Array, Device, Net, StackT
+from gangsaw.jit import kernel
+
+ENTRIES = (
+    "gemm", "k0", "fp8", "hbm", "link", "nic", "attention", "unfused", "unaligned", "traffic",
+    "floor", "collective", "tp", "tp_bwd", "cp", "ep", "dp", "zero3", "pp", "step", "microbatch",
+    "optimizer", "loss", "fp8_cast", "moe_permute", "moe_floor",
+)  # fmt: skip
+(
+    GEMM, K0, FP8, HBM, LINK, NIC, ATTENTION, UNFUSED, UNALIGNED, TRAFFIC,
+    FLOOR, COLLECTIVE, TP, TP_BWD, CP, EP, DP, ZERO3, PP, STEP, MICROBATCH,
+    OPTIMIZER, LOSS, FP8_CAST, MOE_PERMUTE, MOE_FLOOR,
+) = range(26)  # fmt: skip
 
 FAMILIES = (
     ("a100", "a100"), ("a800", "a100"), ("v100", "v100"), ("h100", "hopper"), ("h200", "hopper"),
@@ -29,59 +46,109 @@ def device_family(name: str) -> str:
     return "other"
 
 
-def factor(values: Mapping[str, float], entry: str, family: str, stack: str) -> float:
-    """Product of the general factor, that of the device family and that of the stack."""
-    log = values.get(entry, 0.0) + values.get(f"{entry}.{family}", 0.0)
-    return math.exp(log + values.get(f"{entry}:{stack}", 0.0))
+def names_of(entry: str, family: str, stack: str) -> tuple[str, str, str]:
+    """The parameters that act on an entry for a device family and a stack."""
+    return entry, f"{entry}.{family}", f"{entry}:{stack}"
 
 
-def _share(frac: float, scale: float) -> float:
-    """A share of 0..1 with the part that is not covered multiplied by `scale`."""
+def combined(values: Mapping[str, float], family: str, stack: str) -> Array:
+    """Logarithm of each entry's factor, in the order of ENTRIES; shape (26,)."""
+    logs = [sum(values.get(n, 0.0) for n in names_of(e, family, stack)) for e in ENTRIES]
+    return np.array(logs, dtype=np.float64)
+
+
+@lru_cache(maxsize=1)
+def load_fitted() -> Mapping[str, float]:
+    """The shipped parameters by name: logarithms of the factors. Empty before the first fit."""
+    import tomllib
+
+    file = resources.files("gangsaw.catalog").joinpath("fitted.toml")
+    if not file.is_file():
+        return {}
+    table = tomllib.loads(file.read_text("utf-8")).get("parameter", {})
+    return {name: math.log(entry["value"]) for name, entry in table.items()}
+
+
+@kernel
+def covered(frac: float, scale: float) -> float:
+    """A hidden share of 0..1 whose exposed part is multiplied by `scale`."""
     return min(1.0, max(0.0, 1.0 - (1.0 - frac) * scale))
 
 
-def apply(
-    values: Mapping[str, float], family: str, stack: str, device: Device, net: Net, time: StackT
-) -> tuple[Device, Net, StackT]:
-    """Device, network and stack with the fitted factors (logarithms in `values`) applied."""
-
-    def f(entry: str) -> float:
-        return factor(values, entry, family, stack)
-
-    gemm = f("gemm")
-    device = device._replace(
+@kernel
+def fitted_device(x: Array, device: Device) -> Device:
+    """The device's curves with the factors exp(x) applied."""
+    gemm = math.exp(x[GEMM])
+    fp8 = math.exp(x[FP8]) if device.peak_linear > 1.5 * device.peak else 1.0
+    return Device(
+        peak=device.peak,
+        peak_linear=device.peak_linear,
         gemm_frac=min(0.98, device.gemm_frac * gemm),
-        linear_frac=min(
-            0.98, device.linear_frac * gemm * (f("fp8") if device.peak_linear > device.peak else 1)
-        ),
-        gemm_k0=device.gemm_k0 * f("k0"),
-        hbm_frac=min(1.0, device.hbm_frac * f("hbm")),
+        gemm_k0=device.gemm_k0 * math.exp(x[K0]),
+        linear_frac=min(0.98, device.linear_frac * gemm * fp8),
+        gemm_launch_s=device.gemm_launch_s,
+        memory_bytes=device.memory_bytes,
+        usable_bytes=device.usable_bytes,
+        hbm=device.hbm,
+        hbm_frac=min(1.0, device.hbm_frac * math.exp(x[HBM])),
+        sustained=device.sustained,
+        attention_c0=device.attention_c0,
+        attention_c1=device.attention_c1,
+        attention_w=device.attention_w,
+        sm=device.sm,
+        pcie=device.pcie,
+        tdp_w=device.tdp_w,
     )
-    efficiency = net.efficiency.copy()
-    efficiency[0] = min(1.3, efficiency[0] * f("link"))
-    efficiency[1:] *= f("nic")
-    net = net._replace(efficiency=efficiency)
-    time = time._replace(
-        attention_factor=time.attention_factor * f("attention"),
-        unfused_traffic=time.unfused_traffic * f("unfused"),
-        unaligned=min(1.0, time.unaligned * f("unaligned")),
-        traffic=time.traffic * f("traffic"),
-        launch_floor_layer_s=time.launch_floor_layer_s * f("floor"),
-        collective_overhead_s=time.collective_overhead_s * f("collective"),
-        tp_exposed_fwd=min(1.2, time.tp_exposed_fwd * f("tp")),
-        tp_exposed_bwd=min(1.2, time.tp_exposed_bwd * f("tp") * f("tp_bwd")),
-        cp_exposed=min(1.0, time.cp_exposed * f("cp")),
-        ep_exposed=min(1.5, time.ep_exposed * f("ep")),
-        dp_overlap_backward=_share(time.dp_overlap_backward, f("dp")),
-        dp_overlap_forward=_share(time.dp_overlap_forward, f("dp")),
-        zero3_overlap=_share(time.zero3_overlap, f("zero3")),
-        pp_exposed=min(1.5, time.pp_exposed * f("pp")),
-        step_overhead_s=time.step_overhead_s * f("step"),
-        microbatch_overhead_s=time.microbatch_overhead_s * f("microbatch"),
-        optimizer_traffic=time.optimizer_traffic * f("optimizer"),
-        loss_traffic=time.loss_traffic * f("loss"),
-        fp8_cast=time.fp8_cast * f("fp8_cast"),
-        moe_permute=time.moe_permute * f("moe_permute"),
-        moe_layer_floor_s=time.moe_layer_floor_s * f("moe_floor"),
+
+
+@kernel
+def fitted_net(x: Array, net: Net) -> Net:
+    """The network with the factors on the innermost tier and on the others applied."""
+    efficiency = net.efficiency * math.exp(x[NIC])
+    efficiency[0] = min(1.3, net.efficiency[0] * math.exp(x[LINK]))
+    return Net(
+        size=net.size,
+        bytes_per_s=net.bytes_per_s,
+        latency_s=net.latency_s,
+        efficiency=efficiency,
+        reduction=net.reduction,
+        ramp_s=net.ramp_s,
+        mesh=net.mesh,
+        oversubscription=net.oversubscription,
     )
-    return device, net, time
+
+
+@kernel
+def fitted_stack(x: Array, time: StackT) -> StackT:
+    """The stack's time entries with the factors applied."""
+    return StackT(
+        gemm_factor=time.gemm_factor,
+        fused_attention=time.fused_attention,
+        attention_factor=time.attention_factor * math.exp(x[ATTENTION]),
+        unfused_traffic=time.unfused_traffic * math.exp(x[UNFUSED]),
+        unfused_k0=time.unfused_k0,
+        unaligned=min(1.0, time.unaligned * math.exp(x[UNALIGNED])),
+        traffic=time.traffic * math.exp(x[TRAFFIC]),
+        launch_floor_layer_s=time.launch_floor_layer_s * math.exp(x[FLOOR]),
+        collective_overhead_s=time.collective_overhead_s * math.exp(x[COLLECTIVE]),
+        tp_exposed_fwd=min(1.2, time.tp_exposed_fwd * math.exp(x[TP])),
+        tp_exposed_bwd=min(1.2, time.tp_exposed_bwd * math.exp(x[TP] + x[TP_BWD])),
+        cp_exposed=min(1.0, time.cp_exposed * math.exp(x[CP])),
+        ep_exposed=min(1.5, time.ep_exposed * math.exp(x[EP])),
+        dp_overlap_backward=covered(time.dp_overlap_backward, math.exp(x[DP])),
+        dp_overlap_forward=covered(time.dp_overlap_forward, math.exp(x[DP])),
+        zero3_overlap=covered(time.zero3_overlap, math.exp(x[ZERO3])),
+        pp_exposed=min(1.5, time.pp_exposed * math.exp(x[PP])),
+        sp_regather_exposed=time.sp_regather_exposed,
+        step_overhead_s=time.step_overhead_s * math.exp(x[STEP]),
+        microbatch_overhead_s=time.microbatch_overhead_s * math.exp(x[MICROBATCH]),
+        optimizer_traffic=time.optimizer_traffic * math.exp(x[OPTIMIZER]),
+        loss_traffic=time.loss_traffic * math.exp(x[LOSS]),
+        fp8_cast=time.fp8_cast * math.exp(x[FP8_CAST]),
+        moe_permute=time.moe_permute * math.exp(x[MOE_PERMUTE]),
+        moe_layer_floor_s=time.moe_layer_floor_s * math.exp(x[MOE_FLOOR]),
+        dropout=time.dropout,
+        selective=time.selective,
+        grad_bytes=time.grad_bytes,
+        param_bytes=time.param_bytes,
+    )

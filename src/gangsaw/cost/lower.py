@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
+from gangsaw.cost.fitted import (
+    combined,
+    device_family,
+    fitted_device,
+    fitted_net,
+    fitted_stack,
+    load_fitted,
+)
 from gangsaw.cost.lower_cluster import device_of, net_of
 from gangsaw.cost.lower_model import ends_of, kinds_of
 from gangsaw.cost.types import (
@@ -256,8 +265,8 @@ def _kinds(model: ModelSpec, recipe: Recipe) -> tuple[tuple[Kind, ...], Ends]:
     return kinds_of(model, recipe), ends_of(model, recipe)
 
 
-def lower(job: Job) -> Lowered:
-    """All numbers of a job."""
+def lower_plain(job: Job) -> Lowered:
+    """All numbers of a job as the catalog states them, before fitted factors."""
     kinds, ends = _kinds(job.model, job.recipe)
     curve = attention_curve(job.cluster.device, job.stack.time.attention_kernel)
     device = device_of(job.cluster, job.recipe.precision)
@@ -274,4 +283,16 @@ def lower(job: Job) -> Lowered:
         net_of(job.cluster),
         stack_time_of(job.stack),
         stack_memory_of(job.stack),
+    )
+
+
+def lower(job: Job) -> Lowered:
+    """All numbers of a job, with the factors fitted to measured runs applied."""
+    low = lower_plain(job)
+    x = combined(load_fitted(), device_family(job.cluster.device.name), job.stack.name)
+    return dataclasses.replace(
+        low,
+        device=fitted_device(x, low.device),
+        net=fitted_net(x, low.net),
+        stack=fitted_stack(x, low.stack),
     )

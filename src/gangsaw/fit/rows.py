@@ -7,7 +7,7 @@ or is a range: the row then gives several candidates with weights. What was assu
 from __future__ import annotations
 
 import json
-import math
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -17,22 +17,15 @@ from typing import Any
 
 from gangsaw.cost.layout import default_counts, ends_as_layers
 from gangsaw.errors import InputError
+from gangsaw.fit.row_model import model_of, named, whole
+from gangsaw.fit.row_stack import OLD_KERNELS, is_fp8, stack_name, stacks_of, words
 from gangsaw.read.clusters import cluster_of
-from gangsaw.read.stacks import load_stack
-from gangsaw.spec import (
-    AttentionSpec,
-    LayerKind,
-    MlpSpec,
-    ModelSpec,
-    MoeSpec,
-    MtpSpec,
-    Plan,
-    Recipe,
-    StackProfile,
-)
+from gangsaw.read.toml import read_text, shown
+from gangsaw.spec import AttentionCurve, ClusterSpec, Plan, Recipe
 from gangsaw.spec.job import Job
 
 Row = Mapping[str, Any]
+PARTS = ("model", "hardware", "plan", "measured")
 
 
 @dataclass(frozen=True)
@@ -54,7 +47,6 @@ class Reading:
     candidates: tuple[Candidate, ...] = ()
     assumed: tuple[str, ...] = ()
     skipped: str | None = None
-    layers_measured: bool = True
     row: Row = field(default_factory=dict)
 
 
@@ -72,240 +64,161 @@ def load_shipped(name: str) -> list[dict[str, Any]]:
 
 def load_rows(path: Path) -> list[dict[str, Any]]:
     """Rows of a JSON-lines file; InputError names the line that cannot be read."""
-    from gangsaw.read.toml import read_text
-
     rows = []
     for number, line in enumerate(read_text(path, 200_000_000).splitlines(), 1):
         if not line.strip():
             continue
+        where = f"{shown(path)}:{number}"
         try:
             row = json.loads(line)
-        except ValueError as error:
-            raise InputError(f"{path}:{number}: not JSON ({error})") from None
-        missing = [k for k in ("id", "model", "hardware", "plan", "measured") if k not in row]
-        if not isinstance(row, dict) or missing:
-            raise InputError(f"{path}:{number}: a row needs {', '.join(missing)}")
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{where}: not JSON ({' '.join(str(error).split())})") from None
+        if not isinstance(row, dict) or "id" not in row:
+            raise InputError(f"{where}: a row is a JSON object with id, {', '.join(PARTS)}")
         rows.append(row)
     if not rows:
-        raise InputError(f"{path}: no rows")
+        raise InputError(f"{shown(path)}: no rows")
     return rows
 
 
-_STACKS = (
-    ("sail-sg", "zero-bubble"),
-    ("zero bubble", "zero-bubble"),
-    ("zero-bubble", "zero-bubble"),
-    ("llm-foundry", "fsdp1"),
-    ("composer", "fsdp1"),
-    ("torchtitan", "torchtitan"),
-    ("automodel", "automodel"),
-    ("maxtext", "jax-maxtext"),
-    ("paxml", "jax-maxtext"),
-    ("jax", "jax-maxtext"),
-    ("nanotron", "nanotron"),
-    ("internevo", "internevo"),
-    ("primus", "megatron-core-te"),
-    ("megatron-bridge", "megatron-core-te"),
-    ("nemo/megatron-core", "megatron-core-te"),
-    ("megatron-core", "megatron-core-te"),
-    ("mcore", "megatron-core-te"),
-    ("transformerengine", "megatron-core-te"),
-    ("+ te", "megatron-core-te"),
-    ("nemo", "megatron-core-te"),
-)
-
-
-def stack_name(row: Row) -> str:
-    """The stack profile that the row's framework text, precision and kernels point to."""
-    plan = row["plan"]
-    text = str(plan.get("framework") or "").lower()
-    fp8 = "fp8" in str(plan.get("precision") or "").lower()
-    if "deepspeed" in text and "megatron" in text:
-        precision = str(plan.get("precision") or "")
-        return "megatron-deepspeed-bf16" if "DS bf16" in precision else "megatron-deepspeed-fp16"
-    for needle, name in _STACKS:
-        if needle in text:
-            return "megatron-core-te-fp8" if fp8 and name == "megatron-core-te" else name
-    if "megatron-lm" in text:
-        a100 = str(row["hardware"].get("device", "")).startswith(("a100", "v100"))
-        if not a100 or plan.get("flash_attention"):
-            return "megatron-core-te-fp8" if fp8 else "megatron-core-te"
-        old = "20.1" in text or "21." in text or "2021" in text
-        return "megatron-lm-2021" if old else "megatron-lm-2022-sp"
-    if "deepspeed" in text or "transformers" in text or "hugging" in text:
-        return "hf-eager"
-    return "unknown"
-
-
-def _int(value: object) -> int:
-    number = float(str(value))
-    if not math.isfinite(number) or number != int(number) or number < 0:
-        raise ValueError(f"{value!r} is not a whole number")
-    return int(number)
-
-
-def _named(name: str) -> ModelSpec | None:
-    """The catalog's model of that name, if it has one."""
-    from gangsaw.read.models import load_model
-
-    try:
-        return load_model(name)
-    except InputError:
-        return None
-
-
-def _attention(m: Mapping[str, Any], assumed: list[str]) -> AttentionSpec:
-    hidden = _int(m["hidden"])
-    if str(m.get("attention") or "").upper().startswith("MLA"):
-        heads = _int(m.get("heads") or 128)
-        deep = hidden >= 4096
-        return AttentionSpec(
-            heads=heads, kv_heads=heads, head_dim=192, v_head_dim=128,
-            q_lora_rank=1536 if deep else 0, kv_lora_rank=512, rope_head_dim=64,
-        )  # fmt: skip
-    if m.get("heads"):
-        heads = _int(m["heads"])
-    else:
-        heads = max(1, hidden // 128)
-        assumed.append(f"heads={heads} (head width 128)")
-    dim = _int(m.get("head_dim") or m.get("kv_channels") or max(1, hidden // heads))
-    return AttentionSpec(
-        heads=heads, kv_heads=_int(m.get("kv_heads") or heads), head_dim=dim, v_head_dim=dim
-    )
-
-
-def model_of(row: Row, assumed: list[str]) -> ModelSpec:
-    """The model of a row, by its stated shapes; what it leaves out is noted in `assumed`."""
-    m = row["model"]
-    hidden, layers = _int(m["hidden"]), _int(m["layers"])
-    gated = bool(m.get("gated_mlp", False))
-    attention = _attention(m, assumed)
-    if m.get("ffn"):
-        ffn = _int(m["ffn"])
-    else:
-        ffn = 4 * hidden if not gated else int(8 * hidden / 3 / 256 + 1) * 256
-        if not m.get("experts"):
-            assumed.append(f"ffn={ffn}")
-    bias = not gated
-    dense = LayerKind(
-        name="dense", hidden=hidden, attention=attention,
-        mlp=MlpSpec(ffn=ffn, gated=gated, in_bias=bias, out_bias=bias), norm_bias=bias,
-    )  # fmt: skip
-    kinds, order = [dense], [0] * layers
-    if m.get("experts"):
-        expert = MlpSpec(ffn=_int(m.get("moe_ffn") or ffn), gated=gated)
-        shared = _int(m.get("shared_experts") or 0)
-        first = 0
-        if attention.is_mla:
-            first = min(layers, 3 if layers >= 61 and _int(m["experts"]) == 256 else 1)
-            if not shared:
-                shared = 2 if _int(m["experts"]) in (64, 160) else 1
-                assumed.append(f"shared_experts={shared}, dense first layers={first}")
-        moe = MoeSpec(
-            experts=_int(m["experts"]), topk=_int(m.get("topk") or 1), expert=expert,
-            shared=MlpSpec(ffn=shared * expert.ffn, gated=gated) if shared else None,
-        )  # fmt: skip
-        routed = LayerKind(name="moe", hidden=hidden, attention=attention, moe=moe)
-        kinds = [dense, routed] if first else [routed]
-        order = [0] * first + [len(kinds) - 1] * (layers - first)
-    vocab = m.get("vocab")
-    if not vocab:
-        named = _named(str(m.get("name", "")))
-        vocab = named.vocab if named else 50304
-        assumed.append(f"vocab={vocab}")
-    tied = m.get("untied") is False or (m.get("untied") is None and not gated)
-    mtp = _int(m.get("mtp_layers") or 0)
-    return ModelSpec(
-        name=str(m.get("name") or row["id"]), hidden=hidden, vocab=_int(vocab),
-        kinds=tuple(kinds), order=tuple(order), tied=tied,
-        final_norm_params=hidden * (2 if bias else 1),
-        learned_positions=_int(m["seq_len"]) if bias else 0,
-        mtp=MtpSpec(kind=kinds[-1], layers=mtp, extra_params=2 * hidden * hidden) if mtp else None,
-    )  # fmt: skip
+def source_of(row: Row) -> str:
+    """The title of the row's source, else the part of its id before the first slash."""
+    source = row.get("source")
+    if isinstance(source, dict) and source.get("title"):
+        return str(source["title"])
+    if isinstance(source, str) and source:
+        return source
+    return str(row["id"]).split("/")[0]
 
 
 def precision_of(row: Row) -> str:
     """bf16, fp16, fp8 or fp32 from the row's text; finer formats count as fp8."""
-    text = str(row["plan"].get("precision") or "bf16").lower()
-    if "fp8" in text or "fp4" in text or "mx" in text:
+    text = words(row, "precision") or "bf16"
+    if is_fp8(row):
         return "fp8"
-    return "fp16" if text.startswith("fp16") else ("fp32" if text == "fp32" else "bf16")
+    return "fp16" if text.startswith("fp16") else ("fp32" if text in ("fp32", "tf32") else "bf16")
 
 
 _SCHEDULE = (
-    ("zb-1p", "zb-h1"), ("zb-2p", "zb-h2"), ("zbv", "zb-v"), ("zb-v", "zb-v"), ("v-half", "v-half"),
-    ("v-min", "v-min"), ("zbb", "zb-h1"), ("dualpipev", "dualpipe-v"), ("dualpipe", "dualpipe"),
-    ("gpipe", "gpipe"), ("zb-h1", "zb-h1"), ("zb-h2", "zb-h2"),
+    ("zb-1p", "zb-h1"), ("zb1p", "zb-h1"), ("zb-2p", "zb-h2"), ("zb2p", "zb-h2"), ("zbv", "zb-v"),
+    ("zb-v", "zb-v"), ("v-half", "v-half"), ("vhalf", "v-half"), ("v-min", "v-min"),
+    ("vmin", "v-min"), ("v-zb", "zb-v"), ("zbb", "zb-h1"), ("dualpipev", "dualpipe-v"),
+    ("dualpipe", "dualpipe"), ("gpipe", "gpipe"), ("zb-h1", "zb-h1"), ("zb-h2", "zb-h2"),
+    ("interleavedzerobubble", "izb"), ("bfs", "bfs"), ("breadth", "bfs"),
 )  # fmt: skip
 
 
 def schedule_of(row: Row) -> str:
     """The schedule of a row; interleaving follows from its chunks."""
-    text = str(row["plan"].get("schedule") or "").lower()
+    text = words(row, "schedule")
     for needle, name in _SCHEDULE:
         if needle in text:
             return name
-    return "interleaved" if int(row["plan"].get("vpp") or 1) > 1 else "1f1b"
+    return "interleaved" if whole(row["plan"].get("vpp") or 1) > 1 else "1f1b"
 
 
 def stages_of(row: Row, layers: int, chunks: int) -> tuple[int, ...]:
     """Layers of each chunk: as the row states it, else as its framework splits them."""
-    text = str(row["plan"].get("pp_partition") or "")
-    stack = stack_name(row)
-    if "embedding" in text or stack == "zero-bubble" or layers % chunks:
+    text = words(row, "pp_partition")
+    if "embedding" in text or stack_name(row) == "zero-bubble" or layers % chunks:
         ends = ends_as_layers(layers, chunks)
         if ends is not None:
             return ends
     return default_counts(layers, chunks)
 
 
-def _plan(row: Row, assumed: list[str], mbs: int, recompute: str, layers: int) -> Plan:
+def _degrees(row: Row, assumed: list[str]) -> dict[str, int]:
+    """tp, pp, cp, dp, ep, etp that multiply to the devices."""
     p = row["plan"]
-    tp, pp, cp = (int(p.get(k) or 1) for k in ("tp", "pp", "cp"))
-    devices = int(row["hardware"].get("devices") or tp * pp * cp * int(p.get("dp") or 1))
-    dp = int(p.get("dp") or max(1, devices // (tp * pp * cp)))
+    tp, pp, cp = (max(1, whole(p.get(k) or 1)) for k in ("tp", "pp", "cp"))
+    devices = whole(row["hardware"].get("devices") or tp * pp * cp * whole(p.get("dp") or 1))
+    dp = whole(p.get("dp") or max(1, devices // (tp * pp * cp)))
     if tp * pp * cp * dp != devices:
         dp = max(1, devices // (tp * pp * cp))
         assumed.append(f"dp={dp} from the devices")
-    vpp = int(p.get("vpp") or 1)
+    ep, etp = max(1, whole(p.get("ep") or 1)), max(1, whole(p.get("etp") or 1))
+    inside = tp * cp * dp
+    if inside % (ep * etp):
+        fits = [e for e in range(1, ep + 1) if inside % (e * etp) == 0]
+        ep = fits[-1] if fits else 1
+        assumed.append(f"ep={ep}: the largest that fits inside a stage")
+    return {"tp": tp, "pp": pp, "cp": cp, "dp": dp, "ep": ep, "etp": etp}
+
+
+def _chunks(row: Row, pp: int, layers: int, assumed: list[str]) -> tuple[str, int]:
+    """Schedule and chunks a rank."""
+    if pp == 1:
+        return "1f1b", 1
+    vpp = max(1, whole(row["plan"].get("vpp") or 1))
     schedule = schedule_of(row)
-    if schedule in ("zb-v", "v-half", "v-min", "dualpipe-v") and vpp == 1:
-        vpp = 2
-    if vpp == 1 and "interleaved" in str(p.get("schedule") or "") and pp > 1:
+    if schedule in ("zb-v", "v-half", "v-min", "dualpipe-v"):
+        return schedule, 2
+    if schedule in ("zb-h1", "zb-h2", "gpipe", "dualpipe"):
+        return schedule, 1
+    if vpp == 1 and "interleaved" in words(row, "schedule"):
         vpp = max(1, layers // pp) if layers % pp == 0 else max(1, (layers + 2) // pp)
         assumed.append(f"vpp={vpp}")
-    if pp == 1:
-        vpp, schedule = 1, "1f1b"
-    while vpp > 1 and pp * vpp > layers:
+    while vpp > 1 and pp * vpp > layers + 2:
         vpp -= 1
-    gbs = int(p.get("gbs") or dp * mbs)
-    m = int(p.get("num_microbatches") or max(1, round(gbs / (dp * mbs))))
+    if schedule in ("1f1b", "interleaved"):
+        schedule = "interleaved" if vpp > 1 else "1f1b"
+    return schedule, vpp
+
+
+def plan_of(row: Row, assumed: list[str], mbs: int, recompute: str, layers: int) -> Plan:
+    """The plan of a row, with a microbatch and a recompute where it states none."""
+    p = row["plan"]
+    d = _degrees(row, assumed)
+    schedule, vpp = _chunks(row, d["pp"], layers, assumed)
+    gbs = whole(p.get("gbs") or d["dp"] * mbs * whole(p.get("num_microbatches") or 1))
+    m = max(1, round(gbs / (d["dp"] * mbs)))
+    if p.get("num_microbatches") and whole(p["num_microbatches"]) != m:
+        if not p.get("gbs"):
+            m = whole(p["num_microbatches"])
+        else:
+            assumed.append(f"num_microbatches={m} from the batch")
     sp = p.get("sequence_parallel")
+    if sp is None:
+        sp = stack_name(row) not in OLD_KERNELS or recompute == "selective"
     zero = p.get("zero")
     if zero is None:
         zero = 1 if p.get("dist_optimizer", True) else 0
-    # The layout of experts: what does not divide is left to the check of the plan itself.
-    ep, etp = int(p.get("ep") or 1), int(p.get("etp") or 1)
     return Plan(
-        tp=tp, cp=cp, pp=pp, vpp=vpp, dp=dp, ep=ep, etp=etp, mbs=mbs, num_microbatches=m,
-        schedule=schedule, recompute=recompute, zero=int(zero),
-        sequence_parallel=bool(sp) if sp is not None else True,
-        stages=stages_of(row, layers, pp * vpp),
+        **d, vpp=vpp, mbs=mbs, num_microbatches=m, schedule=schedule,
+        recompute=recompute, zero=min(3, whole(zero)), sequence_parallel=bool(sp),
+        stages=stages_of(row, layers, d["pp"] * vpp),
     )  # fmt: skip
 
 
-def _recomputes(row: Row, assumed: list[str]) -> tuple[tuple[str, float], ...]:
+_RECOMPUTE = (
+    ("none", "none"), ("no", "none"), ("false", "none"), ("disabled", "none"), ("off", "none"),
+    ("sel", "selective"), ("op", "selective"), ("full", "full"), ("true", "full"),
+    ("every", "full"), ("block", "full"), ("uniform", "full"), ("enabled", "full"),
+)  # fmt: skip
+
+
+def recomputes(row: Row, assumed: list[str]) -> tuple[tuple[str, float], ...]:
+    """Recompute forms with weights: the stated one, or all, to be weighed by what fits."""
     stated = row["plan"].get("recompute")
-    if stated:
-        return ((str(stated), 1.0),)
+    if isinstance(stated, bool):
+        return (("full" if stated else "none", 1.0),)
+    for needle, name in _RECOMPUTE:
+        if stated and str(stated).lower().startswith(needle):
+            return ((name, 1.0),)
     assumed.append("recompute: the least that fits")
     return (("none", 0.5), ("selective", 0.3), ("full", 0.2))
 
 
 def _missing(row: Row) -> list[str]:
+    lacks = [part for part in PARTS[:3] if not isinstance(row.get(part), dict)]
+    if lacks:
+        return lacks
     m, h, p = row["model"], row["hardware"], row["plan"]
-    need = [k for k in ("layers", "hidden", "seq_len") if not m.get(k)]
-    need += [k for k in ("device",) if not h.get(k)]
+    need = [k for k in ("layers", "hidden") if not m.get(k)]
+    if need and named(str(m.get("name") or "")) is not None:
+        need = []
+    need += [] if m.get("seq_len") else ["seq_len"]
+    need += [] if h.get("device") else ["device"]
     if not h.get("devices") and not p.get("dp"):
         need.append("devices")
     if not p.get("gbs") and not p.get("num_microbatches"):
@@ -313,57 +226,89 @@ def _missing(row: Row) -> list[str]:
     return need
 
 
-@lru_cache(maxsize=64)
-def _stack(name: str) -> StackProfile:
-    return load_stack(name)
-
-
 def read_row(row: Row) -> Reading:
     """Candidates of a row with their weights; `skipped` says what no default can stand for."""
-    source = (
-        str(row.get("source", {}).get("title", "")) if isinstance(row.get("source"), dict) else ""
-    )
-    name = stack_name(row)
+    label, source = str(row.get("id")), source_of(row)
     missing = _missing(row)
     if missing:
         why = f"the row does not state {', '.join(missing)}"
-        return Reading(str(row["id"]), source, name, skipped=why, row=row)
+        return Reading(label, source, "", skipped=why, row=row)
+    name = stack_name(row)
     assumed: list[str] = []
     try:
-        candidates = _candidates(row, name, assumed)
-    except (ValueError, InputError) as error:
-        return Reading(str(row["id"]), source, name, skipped=" ".join(str(error).split()), row=row)
-    return Reading(
-        str(row["id"]), source, name, candidates, tuple(dict.fromkeys(assumed)), None,
-        row.get("kind") != "per_layer", row,
-    )  # fmt: skip
+        found = _candidates(row, assumed)
+    except (ValueError, TypeError, InputError) as error:
+        return Reading(label, source, name, skipped=" ".join(str(error).split())[:200], row=row)
+    return Reading(label, source, name, found, tuple(dict.fromkeys(assumed)), None, row)
 
 
-def _candidates(row: Row, name: str, assumed: list[str]) -> tuple[Candidate, ...]:
-    h, p = row["hardware"], row["plan"]
-    model = model_of(row, assumed)
-    mbs_choices: tuple[tuple[int, float], ...]
-    if p.get("mbs"):
-        mbs_choices = ((_int(p["mbs"]), 1.0),)
-    else:
-        mbs_choices = ((1, 0.5), (2, 0.3), (4, 0.2))
-        assumed.append("mbs: 1, 2 or 4")
-    first = _plan(row, assumed, mbs_choices[0][0], "none", model.layers)
-    link = h.get("inter_link_gbps_per_device")
+@lru_cache(maxsize=1)
+def machines() -> tuple[dict[str, Any], ...]:
+    """Measured curves of the machines behind published runs."""
+    text = resources.files("gangsaw.catalog").joinpath("machines.toml").read_text("utf-8")
+    return tuple(tomllib.loads(text)["machine"])
+
+
+def on_machine(cluster: ClusterSpec, row: Row) -> ClusterSpec:
+    """The cluster with the curves that were measured on the machine of the row's source."""
+    for m in machines():
+        if m["source"] in source_of(row) and row["hardware"]["device"] == m["device"]:
+            curve = AttentionCurve(
+                kernel="cudnn", a_fwd=_by_width(m["attention_a_fwd"]),
+                a_bwd=_by_width(m["attention_a_bwd"]), c0=0.0, c1=0.0, w=m["attention_w"],
+                source=m["origin"], as_of=m["as_of"],
+            )  # fmt: skip
+            device = cluster.device.model_copy(
+                update={
+                    "gemm_frac": m["gemm_frac"],
+                    "gemm_k0": m["gemm_k0"],
+                    "attention": (curve,),
+                }
+            )
+            return cluster.model_copy(update={"device": device})
+    return cluster
+
+
+def _by_width(table: Mapping[str, float]) -> dict[int, float]:
+    return {int(k): float(v) for k, v in table.items()}
+
+
+def cluster_of_row(row: Row, devices: int) -> ClusterSpec:
+    """The cluster that a row ran on."""
+    h = row["hardware"]
+    link, per_node = h.get("inter_link_gbps_per_device"), h.get("per_node")
     cluster = cluster_of(
-        str(h["device"]), first.devices, per_node=h.get("per_node"),
+        str(h["device"]), devices, per_node=whole(per_node) if per_node else None,
         inter_bytes_per_s=float(link) * 1e9 / 8 if link else None,
+        memory_bytes=float(h["mem_gb"]) * 1e9 if h.get("mem_gb") else None,
     )  # fmt: skip
+    return on_machine(cluster, row)
+
+
+def _candidates(row: Row, assumed: list[str]) -> tuple[Candidate, ...]:
+    p = row["plan"]
+    model = model_of(row, assumed)
+    mbs_choices: tuple[tuple[int, float], ...] = ((1, 0.5), (2, 0.3), (4, 0.2))
+    if p.get("mbs"):
+        mbs_choices = ((whole(p["mbs"]), 1.0),)
+    else:
+        assumed.append("mbs: 1, 2 or 4")
+    stacks = stacks_of(row, assumed)
+    cluster: ClusterSpec | None = None
     out = []
     for mbs, w_mbs in mbs_choices:
-        for recompute, w_rec in _recomputes(row, assumed):
-            plan = _plan(row, assumed, mbs, recompute, model.layers)
-            recipe = Recipe(
-                seq_len=_int(row["model"]["seq_len"]),
-                global_batch=plan.dp * plan.mbs * plan.num_microbatches,
-                precision=precision_of(row),
-                task=row.get("task") or "pretrain",
+        for recompute, w_rec in recomputes(row, assumed):
+            plan = plan_of(row, assumed, mbs, recompute, model.layers)
+            cluster = cluster or cluster_of_row(row, plan.devices)
+            recipe = Recipe.model_validate(
+                {
+                    "seq_len": whole(row["model"]["seq_len"]),
+                    "global_batch": plan.dp * plan.mbs * plan.num_microbatches,
+                    "precision": precision_of(row),
+                    "task": row.get("task") or "pretrain",
+                }
             )
-            job = Job(model=model, recipe=recipe, cluster=cluster, stack=_stack(name))
-            out.append(Candidate(job, plan, w_mbs * w_rec))
+            for stack, w_stack in stacks:
+                job = Job(model=model, recipe=recipe, cluster=cluster, stack=stack)
+                out.append(Candidate(job, plan, w_mbs * w_rec * w_stack))
     return tuple(out)

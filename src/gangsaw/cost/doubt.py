@@ -1,0 +1,320 @@
+"""Doubt about predicted step times, shared between plans: linear random effects in log time.
+
+ln(measured / predicted) = sum_j phi_j u_j + g(z) + e. phi_j is the share of the step that cause j
+moves, u_j ~ N(0, tau_j^2) how far a new set-up is from the fit in that cause, g a smooth kernel
+over plan space (deviation rho, length l), e noise that is wider for routed models. Measured steps
+of the user's own give the posterior in closed form; up to two of them may be bad and are found by
+their marginal likelihood. Method: linear mixed model with a Gaussian process (Rasmussen and
+Williams, Gaussian Processes for Machine Learning, section 2.7); widths are re-estimated with
+every fit from sources left out whole.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib import resources
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gangsaw.cost.fitted import ENTRIES
+from gangsaw.cost.sensitivity import step_sensitivity
+from gangsaw.cost.types import Array
+
+QUANTILE_80 = 1.2816
+EFFECTS: dict[str, tuple[str, ...]] = {
+    "scalar": (),
+    "gemm": ("gemm",),
+    "k0": ("k0",),
+    "attention": ("attention", "unfused"),
+    "traffic": ("traffic",),
+    "floor": ("floor",),
+    "collective": ("collective",),
+    "tp": ("tp",),
+    "nic": ("nic",),
+    "dp": ("dp", "zero3"),
+    "bubble": (),
+    "step": ("step", "microbatch", "optimizer"),
+    "loss": ("loss",),
+    "moe": ("ep", "moe_permute", "moe_floor"),
+    "moe_rows": (),
+    "fp8": ("fp8", "fp8_cast"),
+    "unaligned": ("unaligned",),
+}
+"""Causes that move together, and the fitted entries whose shares they sum."""
+MEANING = {
+    "scalar": "everything alike",
+    "gemm": "time of matrix products",
+    "k0": "loss of short inner dimensions",
+    "attention": "time of attention",
+    "traffic": "memory-bound operations",
+    "floor": "launch floor of a layer",
+    "collective": "start of collectives",
+    "tp": "exposed tensor-parallel exchange",
+    "nic": "bandwidth between nodes",
+    "dp": "exposed data-parallel traffic",
+    "bubble": "pipeline bubble and stage transfers",
+    "step": "host and optimizer time of a step",
+    "loss": "loss head",
+    "moe": "dispatch, sorting and host time of experts",
+    "moe_rows": "routed models alike",
+    "fp8": "fp8 products and casts",
+    "unaligned": "head widths that are no multiple of 8",
+}
+# Entries that make a step faster when they grow: their effect is on time, so the sign turns.
+_RATES = ("gemm", "attention", "nic", "fp8", "unaligned")
+BAD_SD = 0.4
+BAD_PRIOR = 0.1
+NU = 4.0
+
+
+def _loadings() -> Array:
+    """(26, E): which entries an effect sums."""
+    out = np.zeros((len(ENTRIES), len(EFFECTS)))
+    for j, entries in enumerate(EFFECTS.values()):
+        for entry in entries:
+            out[ENTRIES.index(entry), j] = -1.0 if entry in _RATES else 1.0
+    return out
+
+
+LOADINGS = _loadings()
+NAMES = tuple(EFFECTS)
+
+
+@dataclass(frozen=True)
+class Widths:
+    """Deviations in log time: of each effect, of the kernel, of the noise."""
+
+    tau: tuple[float, ...] = (
+        0.085, 0.085, 0.29, 0.2, 0.24, 0.39, 0.5, 0.34, 0.28, 0.4, 0.25, 0.5, 0.3, 0.36, 0.21,
+        0.13, 0.5,
+    )  # fmt: skip
+    rho: float = 0.071
+    length: float = 2.5
+    dense: float = 0.044
+    moe: float = 0.17
+
+
+@lru_cache(maxsize=1)
+def load_widths() -> Widths:
+    """Widths of the shipped fit; a default before the first fit."""
+    import tomllib
+
+    file = resources.files("gangsaw.catalog").joinpath("fitted.toml")
+    table = tomllib.loads(file.read_text("utf-8")).get("interval") if file.is_file() else None
+    if not table:
+        return Widths()
+    return Widths(
+        tuple(table["tau"][n] for n in NAMES),
+        table["rho"], table["length"], table["dense"], table["moe"],
+    )  # fmt: skip
+
+
+class View(NamedTuple):
+    """One plan as the doubt sees it."""
+
+    log_s: float
+    phi: Array  # (E,) shares by effect
+    z: Array  # (12,) place in plan space
+    moe: bool
+    extra_sd: float = 0.0  # unstated fields
+
+
+def place(args: Sequence[Any]) -> Array:
+    """Place in plan space, shape (12,), from the arguments of `step_sensitivity`."""
+    kinds, _, loads, cut, state = args[:5]
+    layers = float((loads.layers.sum(axis=1) * loads.ranks).sum())
+    moe = any(k.experts > 0.0 for k in kinds)
+    devices = cut.tp * state.pp * state.dp
+    logs = (
+        cut.tp, state.pp, cut.cp, devices**0.5, cut.mbs, state.m**0.5, kinds[0].hidden,
+        max(1.0, layers), cut.seq_len,
+    )  # fmt: skip
+    flags = (2.0 * cut.fp8, 3.0 * float(moe), state.recompute)
+    return np.array([*(math.log2(v) for v in logs), *flags])
+
+
+def shares(bubble_frac: float, slopes: Array, moe: bool) -> Array:
+    """Shares of the step by effect, shape (E,), from what `step_sensitivity` returns."""
+    phi = slopes @ LOADINGS
+    phi[NAMES.index("scalar")] = 1.0
+    phi[NAMES.index("bubble")] = bubble_frac
+    phi[NAMES.index("moe_rows")] = float(moe)
+    return phi
+
+
+def view_of(args: Sequence[Any], run: Any = step_sensitivity) -> View:  # noqa: ANN401
+    """A plan, by the arguments of `step_sensitivity` without x, under factors already applied."""
+    found = run(np.zeros(len(ENTRIES)), *args)
+    moe = any(k.experts > 0.0 for k in args[0])
+    return View(float(found[0]), shares(float(found[1]), found[2:], moe), place(args), moe)
+
+
+def covariance(a: Sequence[View], b: Sequence[View], w: Widths, kernel: bool = True) -> Array:
+    """Prior covariance of the deviations of two lists of plans, noise not in it."""
+    tau2 = np.array(w.tau) ** 2
+    phi_a, phi_b = np.array([v.phi for v in a]), np.array([v.phi for v in b])
+    out: Array = (phi_a * tau2) @ phi_b.T
+    if kernel:
+        za, zb = np.array([v.z for v in a]), np.array([v.z for v in b])
+        square = ((za[:, None, :] - zb[None, :, :]) ** 2).sum(axis=2)
+        out = out + w.rho**2 * np.exp(-square / (2.0 * w.length**2))
+    return out
+
+
+def noise_sd(view: View, w: Widths) -> float:
+    """Deviation of one measurement of a plan."""
+    return w.moe if view.moe else w.dense
+
+
+@dataclass(frozen=True)
+class Site:
+    """Measured steps of one set-up: views, residuals ln(measured / predicted), the posterior."""
+
+    views: tuple[View, ...] = ()
+    residuals: tuple[float, ...] = ()
+    labels: tuple[str, ...] = ()
+    widths: Widths = field(default_factory=load_widths)
+
+    def _subsets(self) -> list[tuple[tuple[int, ...], float, Array, float]]:
+        """Sets of rows taken as bad: members, weight, inverse covariance, quadratic form."""
+        k, r = len(self.views), np.array(self.residuals)
+        base = covariance(self.views, self.views, self.widths)
+        base = base + np.diag([noise_sd(v, self.widths) ** 2 for v in self.views])
+        prior = BAD_PRIOR
+        if k == 1 and abs(r[0]) > QUANTILE_80 * math.sqrt(base[0, 0]):
+            prior = 0.5  # a lone row far off: slow set-up or bad row cannot be told apart
+        out, logs = [], []
+        for size in range(min(2, max(1, k - 1)) + 1):
+            for members in itertools.combinations(range(k), size):
+                matrix = base.copy()
+                for i in members:
+                    matrix[i, i] += BAD_SD**2
+                inverse = np.linalg.inv(matrix)
+                _, logdet = np.linalg.slogdet(matrix)
+                form = float(r @ inverse @ r)
+                logs.append(
+                    -0.5 * (form + logdet)
+                    + size * math.log(prior) + (k - size) * math.log(1.0 - prior)
+                )  # fmt: skip
+                out.append((members, inverse, form))
+        weight = np.exp(np.array(logs) - max(logs))
+        weight /= weight.sum()
+        return [(m, float(p), inv, q) for (m, inv, q), p in zip(out, weight, strict=True)]
+
+    def bad_probability(self) -> list[float]:
+        """Probability that each measured row is bad: a swapped column, a checkpoint in the step."""
+        out = [0.0] * len(self.views)
+        for members, weight, _, _ in self._subsets() if self.views else []:
+            for i in members:
+                out[i] += weight
+        return out
+
+    def scale(self, form: float) -> float:
+        """How much wider or narrower than usual this set-up's intervals are (multivariate t)."""
+        z = np.array([v.z for v in self.views])
+        square = ((z[:, None, :] - z[None, :, :]) ** 2).sum(axis=2)
+        like = np.exp(-square / (2.0 * self.widths.length**2))
+        effective = len(z) ** 2 / float((like**2).sum())
+        return math.sqrt((NU + form * effective / len(z)) / (NU + effective))
+
+    def predict(self, plans: Sequence[View], kernel: bool = True) -> tuple[Array, Array]:
+        """Mean shift (N,) and covariance (N, N) of ln(measured / predicted) of plans, no noise."""
+        prior = covariance(plans, plans, self.widths, kernel)
+        if not self.views:
+            return np.zeros(len(plans)), prior
+        cross = covariance(plans, self.views, self.widths, kernel)
+        r = np.array(self.residuals)
+        means, total, scale = [], np.zeros_like(prior), 0.0
+        for _, weight, inverse, form in self._subsets():
+            mean = cross @ inverse @ r
+            means.append((weight, mean))
+            total += weight * (prior - cross @ inverse @ cross.T)
+            scale += weight * self.scale(form) ** 2
+        centre = sum((p * m for p, m in means), np.zeros(len(plans)))
+        for p, m in means:
+            total += p * np.outer(m - centre, m - centre)
+        return centre, total * scale
+
+    def learned(self) -> list[tuple[str, float, float]]:
+        """Effects as the runs see them: name, mean of u, and that over its prior deviation."""
+        if not self.views:
+            return []
+        tau2 = np.array(self.widths.tau) ** 2
+        load = (np.array([v.phi for v in self.views]) * tau2).T
+        r = np.array(self.residuals)
+        u = sum(
+            (p * (load @ inverse @ r) for _, p, inverse, _ in self._subsets()), np.zeros(len(tau2))
+        )
+        rows = [
+            (n, float(m), float(m / math.sqrt(t))) for n, m, t in zip(NAMES, u, tau2, strict=True)
+        ]
+        return sorted(rows, key=lambda row: -abs(row[2]))
+
+
+class Interval(NamedTuple):
+    """Seconds: the prediction and its central 80 % interval, and the deviation in log time."""
+
+    step_s: float
+    lo_s: float
+    hi_s: float
+    log_sd: float
+
+
+def predict_interval(plans: Sequence[View], site: Site | None = None) -> list[Interval]:
+    """Step time and 80 % interval of plans, after the measured steps of a site if there are any."""
+    site = site or Site()
+    mean, cov = site.predict(plans)
+    out = []
+    for i, view in enumerate(plans):
+        noise = noise_sd(view, site.widths)
+        sd = math.sqrt(max(0.0, cov[i, i]) + noise**2 + view.extra_sd**2)
+        mid = math.exp(view.log_s + mean[i])
+        spread = math.exp(QUANTILE_80 * sd)
+        out.append(Interval(mid, mid / spread, mid * spread, sd))
+    return out
+
+
+def joint_log_covariance(plans: Sequence[View], site: Site | None = None) -> Array:
+    """(N, N) covariance of the log step times of plans: shared doubt, and each one's own noise."""
+    site = site or Site()
+    _, cov = site.predict(plans)
+    own: Sequence[float] = [noise_sd(v, site.widths) ** 2 + v.extra_sd**2 for v in plans]
+    return cov + np.diag(own)
+
+
+def best_probability(
+    logs: Sequence[float], cov: Array, draws: int = 4096, seed: int = 0
+) -> list[float]:
+    """Probability that each plan is the fastest, by sampling the joint distribution."""
+    rng = np.random.default_rng(seed)
+    values, vectors = np.linalg.eigh(cov)
+    root = vectors * np.sqrt(np.clip(values, 0.0, None))
+    sample = np.array(logs)[None, :] + rng.standard_normal((draws, len(logs))) @ root.T
+    count = np.bincount(sample.argmin(axis=1), minlength=len(logs))
+    return [float(c) / draws for c in count]
+
+
+def tied_with(
+    logs: Sequence[float], cov: Array, index: int, certain_prob: float = 0.9
+) -> list[int]:
+    """Plans that cannot be told from plan `index`: neither is faster with that probability."""
+    out = []
+    for j in range(len(logs)):
+        sd = math.sqrt(max(1e-12, cov[j, j] + cov[index, index] - 2.0 * cov[j, index]))
+        faster = 0.5 * math.erfc((logs[j] - logs[index]) / (sd * math.sqrt(2.0)))
+        if j != index and 1.0 - certain_prob < faster < certain_prob:
+            out.append(j)
+    return out
+
+
+def widths_table(w: Widths) -> Mapping[str, Any]:
+    """Widths as the catalog stores them."""
+    tau = {n: round(t, 4) for n, t in zip(NAMES, w.tau, strict=True)}
+    return {
+        "tau": tau, "rho": w.rho, "length": w.length, "dense": w.dense, "moe": w.moe,
+    }  # fmt: skip

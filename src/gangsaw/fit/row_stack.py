@@ -1,0 +1,160 @@
+"""Which stack profiles a row's words point to, and what the row itself says about its software."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from gangsaw.cost.fitted import device_family
+from gangsaw.read.stacks import load_stack
+from gangsaw.spec import StackProfile
+
+Row = Mapping[str, Any]
+
+_STACKS = (
+    ("sail-sg", "zero-bubble"),
+    ("zero bubble", "zero-bubble"),
+    ("zero-bubble", "zero-bubble"),
+    ("zerobubble", "zero-bubble"),
+    ("vocab", "zero-bubble"),
+    ("llm-foundry", "fsdp1"),
+    ("composer", "fsdp1"),
+    ("fsdp1", "fsdp1"),
+    ("torchtitan", "torchtitan"),
+    ("fsdp2", "torchtitan"),
+    ("automodel", "automodel"),
+    ("maxtext", "jax-maxtext"),
+    ("paxml", "jax-maxtext"),
+    ("jax", "jax-maxtext"),
+    ("nanotron", "nanotron"),
+    ("internevo", "internevo"),
+    ("internlm", "internevo"),
+    ("primus", "megatron-core-te"),
+    ("megatron-bridge", "megatron-core-te"),
+    ("megatron bridge", "megatron-core-te"),
+    ("megatron-core", "megatron-core-te"),
+    ("mcore", "megatron-core-te"),
+    ("transformerengine", "megatron-core-te"),
+    ("+ te", "megatron-core-te"),
+    ("nemo", "megatron-core-te"),
+)
+
+OLD_KERNELS = (
+    "megatron-lm-2021", "megatron-lm-2022-sp", "megatron-deepspeed-fp16",
+    "megatron-deepspeed-bf16", "zero-bubble",
+)  # fmt: skip
+"""Profiles of stacks from before sequence parallelism was the default."""
+
+MIXTURE = (
+    ("unknown", 0.35),
+    ("nanotron", 0.2),
+    ("megatron-core-te", 0.2),
+    ("megatron-lm-2022-sp", 0.15),
+    ("megatron-deepspeed-bf16", 0.1),
+)
+"""What an unnamed stack may be, by weight: its time is a mixture of these."""
+
+
+def words(row: Row, *keys: str) -> str:
+    """The row's own text under keys of its plan, lower case."""
+    plan = row["plan"]
+    return " ".join(str(plan[k]) for k in keys if plan.get(k) is not None).lower()
+
+
+def is_fp8(row: Row) -> bool:
+    """Whether the linear layers run in eight bits or fewer."""
+    text = words(row, "precision")
+    return any(mark in text for mark in ("fp8", "float8", "fp4", "mxfp", "e4m3"))
+
+
+def stack_name(row: Row) -> str:
+    """The stack profile that the row's framework text, precision and kernels point to."""
+    text = words(row, "framework", "stack")
+    precision = words(row, "precision")
+    if "deepspeed" in text and "megatron" in text:
+        return "megatron-deepspeed-bf16" if "bf16" in precision else "megatron-deepspeed-fp16"
+    for needle, name in _STACKS:
+        if needle in text:
+            return f"{name}-fp8" if name == "megatron-core-te" and is_fp8(row) else name
+    if "megatron" in text:
+        family = device_family(str(row["hardware"].get("device", "")))
+        if family not in ("a100", "v100") or row["plan"].get("flash_attention"):
+            return "megatron-core-te-fp8" if is_fp8(row) else "megatron-core-te"
+        old = any(mark in text for mark in ("20.1", "21.", "2021", "2020", "v2."))
+        return "megatron-lm-2021" if old else "megatron-lm-2022-sp"
+    if any(mark in text for mark in ("deepspeed", "transformers", "hugging", "accelerate")):
+        return "hf-eager"
+    return "unknown"
+
+
+@lru_cache(maxsize=64)
+def profile(name: str) -> StackProfile:
+    """A profile of the catalog."""
+    return load_stack(name)
+
+
+def stacks_of(row: Row, assumed: list[str]) -> tuple[tuple[StackProfile, float], ...]:
+    """Profiles of a row with weights, each changed to what the row states about its kernels."""
+    name = stack_name(row)
+    if name == "unknown":
+        assumed.append("stack: a mixture of profiles")
+        base = profile("unknown")
+        mixed = [
+            (base.model_copy(update={"time": profile(other).time, "name": other}), weight)
+            for other, weight in MIXTURE
+        ]
+        mixed = [
+            (s.model_copy(update={"time_doubt_frac": base.time_doubt_frac}), w) for s, w in mixed
+        ]
+    elif name == "torchtitan" and "compile" not in words(row, "framework", "notes", "kernel"):
+        if is_fp8(row):
+            # Eight-bit linear layers are only fast there when the casts are compiled.
+            mixed = [(profile("torchtitan-compiled"), 1.0)]
+        else:
+            assumed.append("stack: eager or compiled")
+            mixed = [(profile("torchtitan"), 0.5), (profile("torchtitan-compiled"), 0.5)]
+    elif name == "torchtitan":
+        mixed = [(profile("torchtitan-compiled"), 1.0)]
+    else:
+        mixed = [(profile(name), 1.0)]
+    return tuple((adjusted(stack, row), weight) for stack, weight in mixed)
+
+
+def adjusted(stack: StackProfile, row: Row) -> StackProfile:
+    """The profile with the row's own statements: attention kernel, fused norms, overlaps off."""
+    time: dict[str, Any] = {}
+    memory: dict[str, Any] = {}
+    kernel = words(row, "kernel", "attention_kernel")
+    flash = row["plan"].get("flash_attention")
+    if flash is None and kernel:
+        flash = "flash" in kernel or "cudnn" in kernel
+    unfused = stack.time.attention_kernel == "unfused"
+    if flash and unfused:
+        time["attention_kernel"] = "flash"
+        memory["unfused_score_bytes"] = 0.0
+    elif flash is False and not unfused:
+        time["attention_kernel"] = "unfused"
+        memory["unfused_score_bytes"] = 5.0
+    elif unfused is False and stack.memory.unfused_score_bytes > 0.0:
+        memory["unfused_score_bytes"] = 0.0
+    if "rms" in kernel:
+        # A fused norm kernel keeps its input and output only, and moves as much.
+        memory["norm_bytes"] = 4.0
+        time["traffic_factor"] = min(stack.time.traffic_factor, 1.4)
+    elif kernel == "torch":
+        time["traffic_factor"] = max(stack.time.traffic_factor, 2.4)
+    if "off" in words(row, "overlap"):
+        time.update(
+            tp_exposed_fwd_frac=1.0, tp_exposed_bwd_frac=1.0, dp_overlap_backward_frac=0.0,
+            dp_overlap_forward_frac=0.0, pp_exposed_frac=1.0, ep_exposed_frac=1.0,
+            sp_regather_exposed_frac=1.0,
+        )  # fmt: skip
+    if not time and not memory:
+        return stack
+    return stack.model_copy(
+        update={
+            "time": stack.time.model_copy(update=time),
+            "memory": stack.memory.model_copy(update=memory),
+        }
+    )
