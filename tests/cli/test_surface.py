@@ -21,6 +21,9 @@ PLAN = {
 }  # fmt: skip
 LIMITS = {"--deadline", "--budget", "--max-devices", "--headroom", "--top"}
 OUTPUT = {"--json", "--seed"}
+THRESHOLD = {
+    "--over", "--range", "--map", "--objective", "--energy-price", "--robust", "--html",
+}  # fmt: skip
 BILL = {"--per", "--offer", "--own", "--run", "--against", "--csv", "--html"}
 TRAIN = {
     "--data", "--model", "--out", "--steps", "--seq-len", "--num-microbatches", "--precision",
@@ -34,6 +37,7 @@ FLAGS = {
     "timeline": RECIPE | PLAN | OUTPUT | {"--out"},
     "bill": RECIPE | PLAN | OUTPUT | BILL,
     "train": PLAN | OUTPUT | TRAIN,
+    "threshold": RECIPE | OUTPUT | THRESHOLD,
     "model": OUTPUT | {"--seq-len"},
     "validate": OUTPUT | {"--calibrate"},
     "schema": OUTPUT,
@@ -45,6 +49,7 @@ ARGUMENTS = {
     "timeline": ["model", "cluster"],
     "bill": ["model", "cluster"],
     "train": ["cut"],
+    "threshold": ["model", "cluster", "plans"],
     "model": ["model"],
     "validate": ["file"],
     "schema": ["verb"],

@@ -78,6 +78,8 @@ class PhaseResult(Document):
 
     x: str
     y: str
+    x_unit: str
+    y_unit: str
     objective: str
     plans: tuple[str, ...]
     x_values: tuple[float, ...]
@@ -296,6 +298,8 @@ def phase(
     return PhaseResult(
         x=x.name,
         y=y.name,
+        x_unit=x.unit,
+        y_unit=y.unit,
         objective=objective,
         plans=tuple(c.name for c in cases),
         x_values=tuple(x_values),

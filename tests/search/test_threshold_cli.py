@@ -1,0 +1,77 @@
+"""`gangsaw threshold` from files to text, document and page, and wrong inputs."""
+
+import json
+
+import pytest
+
+from gangsaw.cli.main import run
+
+JOB = ["llama-3.1-70b", "h100-sxm:256"]
+RECIPE = ["--seq-len", "8192", "--global-batch", "512"]
+
+
+@pytest.fixture
+def plans(tmp_path):
+    pipeline, sharded = tmp_path / "pipeline.toml", tmp_path / "sharded.toml"
+    pipeline.write_text("tp = 2\npp = 8\nmbs = 1\n")
+    sharded.write_text('zero = 3\nrecompute = "full"\nmbs = 1\nsequence_parallel = false\n')
+    return [str(pipeline), str(sharded)]
+
+
+def ask(plans, *flags):
+    return run(["threshold", *JOB, *plans, *RECIPE, *flags])
+
+
+def test_document_text_and_page_agree(plans, tmp_path):
+    flags = ["--over", "intra-node-bandwidth", "--robust"]
+    code, out, err = ask(plans, *flags, "--json")
+    assert code == 0, err
+    answer = json.loads(out)
+    (pair,) = answer["pairs"]
+    assert pair["plans"] == ["pipeline", "sharded"] and len(pair["curve"]) == 97
+    assert sum(answer["robustness"]["win_frac"]) == pytest.approx(1)
+    assert answer["plans"]["pipeline"]["pp"] == 8
+    page = tmp_path / "t.html"
+    code, out, err = ask(plans, *flags, "--html", str(page))
+    assert code == 0, err
+    assert out.isascii() and max(len(x) for x in out.splitlines()) <= 100
+    assert len([x for x in out.splitlines() if " x now)" in x]) == len(pair["crossings"])
+    html = page.read_text()
+    assert html.count("<svg") == 1 and "src=" not in html and "href=" not in html
+
+
+def test_map_has_a_letter_for_each_cell(plans):
+    code, out, err = ask(
+        plans, "--over", "device-price", "--map", "failure-rate", "--objective", "cost"
+    )
+    assert code == 0, err
+    assert max(len(x) for x in out.splitlines()) <= 100
+    rows = [x.split("|")[1] for x in out.splitlines() if " |" in x]
+    assert len(rows) == 20 and all(len(r) == 60 and set(r) <= set("AB") for r in rows)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ([], ["--over is missing"]),
+        (["--over", "bandwidth"], ["unknown", "inter-node-bandwidth"]),
+        (["--over", "device-price", "--range", "5"], ["LOW:HIGH"]),
+        (["--over", "device-price", "--range", "5:1"], ["the smaller end comes first"]),
+        (["--over", "device-price", "--range", "-1:1"], ["out of range"]),
+        (["--over", "energy-price"], ["state the range"]),
+        (["--over", "device-price", "--map", "device-price"], ["two different parameters"]),
+        (["--over", "device-price", "--objective", "beauty"], ["time, cost"]),
+        (["--over", "device-price", "--html", "x.txt"], ["no legal ending"]),
+    ],
+)
+def test_wrong_flags_are_one_line(plans, flags, words):
+    code, out, err = ask(plans, *flags)
+    assert (code, out) == (2, "")
+    last = err.strip().splitlines()[-1]
+    for word in words:
+        assert word in last
+
+
+def test_one_plan_is_not_enough(plans):
+    code, _, err = ask(plans[:1], "--over", "device-price")
+    assert code == 2 and "two plans" in err
