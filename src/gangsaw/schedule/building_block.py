@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gangsaw.schedule.actions import F, I, Row, W
+from gangsaw.schedule.actions import F, I, Row, Schedule, W, from_rows
 from gangsaw.schedule.weave import by_time
 
 PERIOD = 6
@@ -59,6 +59,19 @@ def block(p: int, offsets: Offsets) -> Block:
     if best is None:
         raise ValueError(f"no building block for p={p} with offsets {offsets}")
     return best[1]
+
+
+def block_schedules(p: int, m: int) -> list[Schedule]:
+    """One schedule for each choice of offsets 1 to 3, from the least memory to that of ZB-V."""
+    found = []
+    for offsets in product((1, 2, 3), repeat=4):
+        try:
+            built = block(p, Offsets(*offsets))
+        except ValueError:
+            continue
+        rows = [block_row(r, p, m, built) for r in range(p)]
+        found.append(from_rows("auto", rows, 2 * p, m))
+    return found
 
 
 def _visits(p: int, o: Offsets, turns: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
