@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gangsaw.cli.files import writable
 from gangsaw.cli.flags import ReportFlags
-from gangsaw.errors import RunFailedError
+from gangsaw.errors import InputError, RunFailedError
 
 if TYPE_CHECKING:
+    from gangsaw.report.series import ReportSweeps
     from gangsaw.search.estimate import Evaluated
     from gangsaw.spec.job import Job
     from gangsaw.spec.plan import Plan
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 ENDINGS = (".html", ".htm", ".svg")
 """The report as a page, or its one picture alone."""
+MOST_ACTIONS = 6000
+"""Forwards and backwards that a page draws: beyond it the file would have megabytes of boxes."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ def write_list_report(path: Path, job: Job, result: PlanListResult) -> None:
     if path.suffix.lower() == ".svg":
         _write_picture(path, job, chosen)
         return
-    sweeps = report_sweeps(job, chosen, result.plans, quick)
+    sweeps = with_pipeline(report_sweeps(job, chosen, result.plans, quick), job, chosen)
     _write(path, lambda: write_report(path, result, chosen, sweeps))
 
 
@@ -79,15 +82,51 @@ def write_estimate_report(path: Path, job: Job, chosen: EstimateResult) -> None:
     if path.suffix.lower() == ".svg":
         _write_picture(path, job, chosen)
         return
-    sweeps = report_sweeps(job, chosen, (), quick)
+    sweeps = with_pipeline(report_sweeps(job, chosen, (), quick), job, chosen)
     _write(path, lambda: write_report(path, single_plan(job, chosen), chosen, sweeps))
+
+
+class Drawing(NamedTuple):
+    """A drawing, or why there is none."""
+
+    svg: str = ""
+    why_not: str = ""
+
+
+def with_pipeline(sweeps: ReportSweeps, job: Job, chosen: EstimateResult) -> ReportSweeps:
+    """The sweeps with the drawn pipeline of the chosen plan."""
+    drawn = pipeline(job, chosen)
+    return replace(sweeps, timeline_svg=drawn.svg, no_timeline=drawn.why_not)
+
+
+def pipeline(job: Job, chosen: EstimateResult) -> Drawing:
+    """The pipeline of the chosen plan as a drawing, or why there is none."""
+    from gangsaw.report import words
+    from gangsaw.report.sweeps import plan_of
+    from gangsaw.report.timeline_svg import timeline_svg
+    from gangsaw.search.timeline import plan_timeline
+
+    plan = plan_of(chosen.plan)
+    if plan.pp == 1:
+        return Drawing()
+    actions = 2 * plan.pp * plan.vpp * plan.num_microbatches
+    if actions > MOST_ACTIONS:
+        return Drawing(
+            why_not=f"{actions:,} actions are too many for this page;"
+            " gangsaw timeline --out FILE.html draws any number."
+        )
+    try:
+        timeline = plan_timeline(job, plan)
+    except InputError as fault:
+        return Drawing(why_not=f"This schedule is not drawn: {fault}")
+    return Drawing(timeline_svg([timeline], [words.schedule_title(chosen.plan)]))
 
 
 def _write_picture(path: Path, job: Job, chosen: EstimateResult) -> None:
     from gangsaw.report.picture import write_picture
 
-    del job
-    _write(path, lambda: write_picture(path, chosen))
+    drawing = pipeline(job, chosen).svg
+    _write(path, lambda: write_picture(path, chosen, drawing))
 
 
 def _write(path: Path, write: Callable[[], None]) -> None:

@@ -93,7 +93,7 @@ def _page(result: PlanListResult, chosen: EstimateResult, sweeps: ReportSweeps) 
         "memory_line": f"{words.memory_use(chosen)}, {_headroom(chosen)}",
         "price_line": _price(chosen),
         "timeline": Markup(sweeps.timeline_svg) if sweeps.timeline_svg else "",
-        "no_timeline": _no_timeline(chosen),
+        "no_timeline": sweeps.no_timeline or _no_timeline(chosen),
         "searched": _searched(result.searched),
         "plans": [plan_row(plan) for plan in rows],
         "pareto": [plan_row(plan) for plan in result.pareto] if rows else [],

@@ -76,7 +76,8 @@ def picture_svg(chosen: EstimateResult, timeline: str = "") -> str:
         scale = (WIDTH - 2 * MARGIN) / wide
         body.append(svg.line((MARGIN, bottom - 6), (WIDTH - MARGIN, bottom - 6)))
         body.append(_heading((MARGIN, bottom + 14), "Pipeline of one step"))
-        inner = placed(timeline, 0, 0)
+        # The page may hold the same drawing once more: its hatches get names of their own.
+        inner = placed(timeline, 0, 0).replace("wait-", "picture-wait-")
         moved = f"translate({svg.num(MARGIN)} {svg.num(bottom + 26)}) scale({scale:.4f})"
         body.append(f'<g transform="{moved}">{inner}</g>')
         bottom += 26 + high * scale + 16

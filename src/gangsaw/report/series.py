@@ -64,11 +64,15 @@ class BandwidthSweep:
 
 @dataclass(frozen=True)
 class ReportSweeps:
-    """The sweeps of a report; None where the job has nothing to sweep."""
+    """The sweeps of a report, None where the job has nothing to sweep; and the pipeline, drawn.
+
+    `timeline_svg` is empty where there is no drawing; `no_timeline` then says why.
+    """
 
     microbatches: MicrobatchSweep | None = None
     bandwidth: BandwidthSweep | None = None
     timeline_svg: str = ""
+    no_timeline: str = ""
 
 
 def crossings(x: Sequence[float], first: PlanCurve, other: PlanCurve) -> tuple[Crossing, ...]:

@@ -49,6 +49,18 @@
       button(tools, "CSV", function () { save(name + ".csv", "text/csv", csv(table)); })
         .setAttribute("aria-label", "Download " + name + " as CSV");
     }
+    var long = figure.querySelector(".chart.long");
+    if (long) {
+      var zoom = 1;
+      var scale = function (factor) {
+        var middle = (long.scrollLeft + long.clientWidth / 2) / long.scrollWidth;
+        zoom = Math.min(16, Math.max(1, zoom * factor));
+        picture.style.width = 100 * zoom + "%";
+        long.scrollLeft = middle * long.scrollWidth - long.clientWidth / 2;
+      };
+      button(tools, "Zoom in", function () { scale(2); });
+      button(tools, "Zoom out", function () { scale(0.5); });
+    }
     if (tools.children.length) { figure.appendChild(tools); }
   });
   var place = document.getElementById("theme");
