@@ -22,6 +22,7 @@ VERBS = (
     Verb("threshold", "gangsaw.cli.threshold", "where plans change rank, and how surely"),
     Verb("model", "gangsaw.cli.model", "what is in a model: parameters, FLOPs, cache"),
     Verb("train", "gangsaw.cli.train", "run a plan on torch.distributed"),
+    Verb("reconcile", "gangsaw.cli.reconcile", "a measured trace against a plan, by cause"),
     Verb("validate", "gangsaw.cli.validate", "predictions beside published measured runs"),
     Verb("schema", "gangsaw.cli.schema", "the JSON Schema of a command's output"),
 )

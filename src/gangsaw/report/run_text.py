@@ -10,6 +10,12 @@ from gangsaw.units import format_count, format_s
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from gangsaw.trace.reconcile import ReconcileResult
+
+
+MOST_RANKS = 16
+"""Ranks that are listed one by one."""
+
 
 def train_text(summary: Mapping[str, Any], console: Console) -> None:
     """What a training run did."""
@@ -23,3 +29,45 @@ def train_text(summary: Mapping[str, Any], console: Console) -> None:
     console.print(f"run folder: {summary['out']}", soft_wrap=True)
     if "sample" in summary:
         console.print(f"\n{summary['sample']}")
+
+
+def reconcile_text(result: ReconcileResult, console: Console) -> None:
+    """Measured beside predicted, the largest difference first."""
+    from gangsaw.report.text import plain_table
+
+    console.print(
+        f"{result.step}: measured {format_s(result.measured_step_s)}, predicted"
+        f" {format_s(result.predicted_step_s)} ({result.ratio:.2f}x), {result.ranks} of"
+        f" {result.devices} ranks"
+    )
+    table = plain_table(
+        ("cause", "left"), ("measured", "right"), ("predicted", "right"), ("difference", "right"),
+        ("device-hours", "right"), ("USD", "right"), ("hidden", "right"),
+    )  # fmt: skip
+    for row in result.causes:
+        sign = "+" if row.difference_s >= 0 else "-"
+        table.add_row(
+            "unexplained" if row.cause == "unallocated" else row.cause,
+            format_s(row.measured_s),
+            format_s(row.predicted_s),
+            f"{sign}{format_s(abs(row.difference_s))}",
+            f"{row.difference_device_hours:+.3g}",
+            f"{row.difference_usd:+.3g}",
+            format_s(row.hidden_s) if row.hidden_s else "",
+        )
+    console.print(table)
+    console.print(result.explanation)
+    if result.ranks <= MOST_RANKS:
+        for line in rank_lines(result):
+            console.print(line)
+    for note in result.notes:
+        console.print(f"note: {note}")
+
+
+def rank_lines(result: ReconcileResult) -> list[str]:
+    """Seconds of each rank by cause, one line a rank."""
+    lines = []
+    for row in result.per_rank:
+        parts = [f"{c} {format_s(s)}" for c, s in sorted(row.measured_s.items())]
+        lines.append(f"rank {row.rank}: " + ", ".join(parts))
+    return lines

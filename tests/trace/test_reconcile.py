@@ -1,0 +1,183 @@
+"""Measured beside predicted: sums, the largest difference, feedback, the command."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_kineto import DATA
+
+from gangsaw.cli.main import run
+from gangsaw.read.clusters import load_cluster
+from gangsaw.read.models import load_model
+from gangsaw.read.stacks import load_stack
+from gangsaw.search.estimate import estimate
+from gangsaw.search.timeline import plan_timeline
+from gangsaw.simulate.timeline import CAUSE_OF
+from gangsaw.spec import Job, Plan, Recipe
+from gangsaw.spec.cluster import ClusterSpec
+from gangsaw.trace.align import Clocks
+from gangsaw.trace.cluster_toml import cluster_toml
+from gangsaw.trace.measured import Measured
+from gangsaw.trace.reconcile import reconcile, sharpened
+
+PLAN = Plan(tp=4, pp=4, dp=1, num_microbatches=8)
+
+
+def a_job():
+    return Job(
+        model=load_model("llama-3.1-8b"),
+        recipe=Recipe(seq_len=4096, global_batch=8),
+        cluster=load_cluster("h100-sxm:16"),
+        stack=load_stack("unknown"),
+    )
+
+
+def as_measured(line, scale_cause=None, factor=1.0):
+    """A predicted timeline as if it had been measured, one cause's rows stretched in place."""
+    if scale_cause is not None:
+        chosen = (line.cause == CAUSE_OF[scale_cause]) & (line.stream == 0)
+        length = (line.end_s - line.start_s) * (1 + (factor - 1) * chosen)
+        end = line.end_s.copy()
+        for rank in range(line.ranks):
+            own = (line.rank == rank) & (line.stream == 0)
+            order = line.start_s[own].argsort()
+            run_to = length[own][order].cumsum()
+            fixed = end[own]
+            fixed[order] = run_to
+            end[own] = fixed
+        start = end - length
+        line = dataclasses.replace(line, start_s=start, end_s=end)
+    import numpy as np
+
+    clock = Clocks(np.zeros(line.ranks), np.zeros(line.ranks), (0,) * line.ranks, ())
+    return Measured(dataclasses.replace(line, measured=True), clock, "step", {}, ())
+
+
+def test_differences_sum_to_the_difference_of_the_step():
+    job = a_job()
+    est, line = estimate(job, PLAN), plan_timeline(job, PLAN)
+    found = reconcile(as_measured(line), est, job.cluster, job.recipe.tokens_per_step, line)
+    total = sum(row.difference_s for row in found.causes)
+    assert total == pytest.approx(found.measured_step_s - found.predicted_step_s, abs=1e-9)
+    assert found.bill.device_s == pytest.approx(16 * found.measured_step_s)
+    assert sum(row.device_s for row in found.bill.lines) == found.bill.device_s
+    for row in found.per_rank:
+        assert row.measured_s == row.predicted_s
+
+
+@pytest.mark.parametrize("factor", [1.7, 3.0])
+def test_slow_compute_is_named_and_fed_back(factor):
+    job = a_job()
+    est, line = estimate(job, PLAN), plan_timeline(job, PLAN)
+    found = reconcile(as_measured(line, "compute", factor), est, job.cluster, 1, None)
+    assert found.largest == "compute"
+    assert "gemm_frac" in found.explanation
+    assert found.feedback["compute"] < 0.9
+    cluster = sharpened(job.cluster, found, est)
+    assert cluster.device.gemm_frac == pytest.approx(
+        job.cluster.device.gemm_frac * found.feedback["compute"]
+    )
+    again = estimate(job.model_copy(update={"cluster": cluster}), PLAN)
+    assert abs(again.step_time_s - found.measured_step_s) < abs(
+        est.step_time_s - found.measured_step_s
+    )
+
+
+def test_device_hours_and_money_follow_the_seconds():
+    job = a_job()
+    est, line = estimate(job, PLAN), plan_timeline(job, PLAN)
+    found = reconcile(as_measured(line, "compute", 2.0), est, job.cluster, 1, None)
+    for row in found.causes:
+        assert row.difference_device_hours == pytest.approx(row.difference_s * 16 / 3600)
+        assert row.difference_usd == pytest.approx(
+            row.difference_device_hours * job.cluster.usd_per_device_hour
+        )
+
+
+names = st.text(min_size=1, max_size=12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    name=names, source=names, comment=names, latency=st.floats(0, 1e-3), rate=st.floats(1e3, 1e13)
+)
+def test_cluster_files_are_read_back_equal(tmp_path_factory, name, source, comment, latency, rate):
+    base = load_cluster("h100-sxm:16")
+    tier = base.tiers[0].model_copy(
+        update={"latency_s": latency, "bytes_per_s": rate, "source": source}
+    )
+    cluster = base.model_copy(update={"name": name, "tiers": (tier, *base.tiers[1:])})
+    text = cluster_toml(cluster, [comment])
+    import tomllib
+
+    assert ClusterSpec.model_validate(tomllib.loads(text)) == cluster
+
+
+@pytest.fixture
+def estimate_file(tmp_path):
+    path = tmp_path / "estimate.json"
+    path.write_text(estimate(a_job(), PLAN).model_dump_json())
+    return path
+
+
+def test_command_on_a_foreign_trace(tmp_path, estimate_file):
+    out = run(
+        [
+            "reconcile",
+            str(DATA / "kineto-nccl.json.gz"),
+            str(estimate_file),
+            "--step",
+            "5",
+            "--json",
+        ]
+    )
+    assert out.code == 0, out.err
+    doc = json.loads(out.out)
+    assert doc["step"] == "ProfilerStep#5"
+    assert (doc["ranks"], doc["devices"]) == (1, 16)
+    assert doc["largest"] in {c["cause"] for c in doc["causes"]}
+    assert any("1 of 16" in n for n in doc["notes"])
+    total = sum(c["difference_s"] for c in doc["causes"])
+    assert total == pytest.approx(doc["measured_step_s"] - doc["predicted_step_s"], abs=1e-9)
+
+
+def test_command_with_a_plan_file_writes_the_cluster(tmp_path):
+    (tmp_path / "plan.toml").write_text("tp = 2\npp = 2\n")
+    target = tmp_path / "site.toml"
+    words = [
+        "--model",
+        "llama-3.1-8b",
+        "--cluster",
+        "h100-sxm:4",
+        "--global-batch",
+        "8",
+        "--write-cluster",
+        str(target),
+    ]
+    own = DATA.parent / "own-run"
+    out = run(["reconcile", str(own), str(tmp_path / "plan.toml"), *words])
+    assert out.code == 0, out.err
+    assert "predicted" in out.out
+    assert "rank 3" in out.out
+    assert load_cluster(str(target)).device.gemm_frac != load_cluster("h100-sxm:4").device.gemm_frac
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nowhere", "x.json"], "no such file"),
+        ([str(DATA), "nothing.json"], "no such file"),
+        ([str(DATA / "README.md"), "{est}"], "no trace"),
+        ([str(DATA / "kineto-nccl.json.gz"), "{est}", "--step", "77"], "Legal: 4, 5, 6"),
+        ([str(DATA / "kineto-nccl.json.gz"), "{est}", "--write-cluster", "x.toml"], "--cluster"),
+    ],
+)
+def test_refusals(words, said, estimate_file):
+    out = run(["reconcile", *(w.replace("{est}", str(estimate_file)) for w in words)])
+    assert out.code == 2
+    assert said in out.err
+    assert "Traceback" not in out.err
