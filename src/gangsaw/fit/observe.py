@@ -62,34 +62,26 @@ def case_of(candidate: Candidate, weight: float) -> Case:
     return Case(weight, device_family(job.cluster.device.name), job.stack.name, args)
 
 
+VENDOR_DOUBT = 0.15
+"""Deviation of the log peak of such runs: gradient precision and the like are not stated either."""
+
+
 def fit_probability(candidate: Candidate) -> float:
     """Probability that the device-visible peak of a candidate is below capacity."""
     doc = memory_doc(candidate.job, candidate.plan, candidate.plan.stages or ())
-    doubt = max(0.08, candidate.job.stack.memory_doubt_frac)
+    doubt = max(VENDOR_DOUBT, candidate.job.stack.memory_doubt_frac)
     z = math.log(doc.capacity_bytes / doc.peak_bytes) / doubt
     return 0.5 * math.erfc(-z / math.sqrt(2.0))
 
 
 def weights_of(reading: Reading) -> tuple[float, ...]:
-    """Weights of a row's candidates: where recompute is unstated, the least of it that fits."""
+    """Weights of a row's candidates, given that it ran: unlikely where it would not have fitted."""
     found = reading.candidates
-    if len({c.plan.recompute for c in found}) == 1:
-        total = sum(c.weight for c in found)
-        return tuple(c.weight / total for c in found)
-    order = ("none", "selective", "full")
-    groups: dict[tuple[int, str], dict[str, int]] = {}
-    for i, c in enumerate(found):
-        groups.setdefault((c.plan.mbs, c.job.stack.name), {})[c.plan.recompute] = i
-    out = [0.0] * len(found)
-    for members in groups.values():
-        mass, left = sum(found[i].weight for i in members.values()), 1.0
-        for name in order:
-            i = members[name]
-            fits = 1.0 if name == "full" else fit_probability(found[i])
-            out[i] = mass * left * fits
-            left *= 1.0 - fits
-    total = sum(out)
-    return tuple(w / total for w in out)
+    weights = [c.weight for c in found]
+    if len({c.plan.recompute for c in found}) > 1:
+        weights = [c.weight * (1e-3 + fit_probability(c)) for c in found]
+    total = sum(weights)
+    return tuple(w / total for w in weights)
 
 
 def measured_of(row: Mapping[str, Any]) -> Mapping[str, Any]:

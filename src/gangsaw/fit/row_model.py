@@ -13,6 +13,7 @@ from gangsaw.read.models import load_model
 from gangsaw.spec import AttentionSpec, LayerKind, MlpSpec, ModelSpec, MoeSpec, MtpSpec
 
 DEFAULT_VOCAB = 50304
+USUAL_HEADS = (8, 12, 16, 20, 24, 32, 40, 48, 56, 64, 72, 80, 88, 96, 104, 112, 128, 160, 192, 256)
 
 
 def whole(value: object) -> int:
@@ -40,6 +41,14 @@ def named(name: str) -> ModelSpec | None:
     return None
 
 
+def likely_heads(hidden: int) -> int:
+    """Heads of usual counts that divide `hidden`, their width nearest to 128."""
+    usual = [h for h in USUAL_HEADS if hidden % h == 0]
+    if not usual:
+        return max(1, hidden // 128)
+    return min(usual, key=lambda h: abs(math.log(hidden / h / 128)))
+
+
 def _attention(m: Mapping[str, Any], assumed: list[str]) -> AttentionSpec:
     hidden = whole(m["hidden"])
     if str(m.get("attention") or "").upper().startswith("MLA"):
@@ -52,8 +61,8 @@ def _attention(m: Mapping[str, Any], assumed: list[str]) -> AttentionSpec:
     if m.get("heads"):
         heads = whole(m["heads"])
     else:
-        heads = max(1, hidden // 128)
-        assumed.append(f"heads={heads} (head width 128)")
+        heads = likely_heads(hidden)
+        assumed.append(f"heads={heads}")
     dim = whole(m.get("head_dim") or m.get("kv_channels") or max(1, hidden // heads))
     return AttentionSpec(
         heads=heads, kv_heads=whole(m.get("kv_heads") or heads), head_dim=dim, v_head_dim=dim

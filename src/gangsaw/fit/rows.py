@@ -197,6 +197,10 @@ _RECOMPUTE = (
 )  # fmt: skip
 
 
+UNSTATED = (("none", 0.85), ("selective", 0.1), ("full", 0.05))
+"""How often a run whose recompute is not stated uses each form, before memory is looked at."""
+
+
 def recomputes(row: Row, assumed: list[str]) -> tuple[tuple[str, float], ...]:
     """Recompute forms with weights: the stated one, or all, to be weighed by what fits."""
     stated = row["plan"].get("recompute")
@@ -206,7 +210,7 @@ def recomputes(row: Row, assumed: list[str]) -> tuple[tuple[str, float], ...]:
         if stated and str(stated).lower().startswith(needle):
             return ((name, 1.0),)
     assumed.append("recompute: the least that fits")
-    return (("none", 0.5), ("selective", 0.3), ("full", 0.2))
+    return UNSTATED
 
 
 def _missing(row: Row) -> list[str]:

@@ -19,7 +19,6 @@ from gangsaw.fit.observe import Observation, measured_of, observe, predict, pred
 from gangsaw.fit.outcome import SourceSummary, ValidateResult, ValidateRow
 from gangsaw.fit.rows import Row, read_row, source_of
 
-
 UNREADABLE = (InputError, ValueError, TypeError, LookupError, ArithmeticError)
 """What a row with absurd numbers runs into: it is skipped with the reason."""
 
