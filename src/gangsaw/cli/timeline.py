@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gangsaw.simulate import Timeline
     from gangsaw.spec.plan import Plan
 
-ENDINGS = (".csv",)
+ENDINGS = (".svg", ".html", ".json", ".csv")
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,12 @@ class OutFlag:
 
     out: Annotated[
         str | None,
-        typer.Option("--out", metavar="FILE", help=".csv: the schedule as torch's pipelining has"
-                     " it", rich_help_panel="Output"),
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            help="drawing (.svg), page (.html), Chrome trace (.json), torch's schedule (.csv)",
+            rich_help_panel="Output",
+        ),
     ] = None  # fmt: skip
 
 
@@ -66,11 +70,30 @@ def command(
 
 
 def _write(path: Path, timeline: Timeline, plan: Plan) -> None:
-    from gangsaw.schedule import generate, to_csv
+    """Write the form that the file's ending asks for."""
+    if path.suffix.lower() == ".json":
+        from gangsaw.trace.chrome import write_chrome_trace
 
-    del timeline
-    text = to_csv(generate(plan.schedule, plan.pp, plan.num_microbatches, plan.vpp))
+        write_chrome_trace(path, timeline)
+        return
+    text = _text(path.suffix.lower(), timeline, plan)
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as fault:
         raise RunFailedError(f"{path} cannot be written: {fault.strerror or fault}") from None
+
+
+def _text(ending: str, timeline: Timeline, plan: Plan) -> str:
+    title = f"{plan.schedule}, PP {plan.pp}x{plan.vpp}, {plan.num_microbatches} microbatches"
+    if ending == ".svg":
+        from gangsaw.report.picture import standalone
+        from gangsaw.report.timeline_svg import timeline_svg
+
+        return standalone(timeline_svg([timeline], [title]))
+    if ending == ".html":
+        from gangsaw.report.timeline_html import timeline_html
+
+        return timeline_html([timeline], [title])
+    from gangsaw.schedule import generate, to_csv
+
+    return to_csv(generate(plan.schedule, plan.pp, plan.num_microbatches, plan.vpp))
