@@ -14,6 +14,7 @@ DOCUMENTS = {
     "estimate": "gangsaw.spec.result:EstimateResult",
     "bill": "gangsaw.bill.answer:BillAnswer",
     "threshold": "gangsaw.search.answer:ThresholdAnswer",
+    "scorecard": "gangsaw.search.scorecard:Scorecard",
     "model": "gangsaw.cost.summary:ModelSummary",
     "validate": "gangsaw.fit.outcome:ValidateResult",
 }

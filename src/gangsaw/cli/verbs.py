@@ -20,6 +20,7 @@ VERBS = (
     Verb("timeline", "gangsaw.cli.timeline", "the pipeline schedule of a plan, drawn"),
     Verb("bill", "gangsaw.cli.bill", "the invoice of a plan, by cause"),
     Verb("threshold", "gangsaw.cli.threshold", "where plans change rank, and how surely"),
+    Verb("scorecard", "gangsaw.cli.scorecard", "pipeline, tensor, sharded, hybrid, side by side"),
     Verb("model", "gangsaw.cli.model", "what is in a model: parameters, FLOPs, cache"),
     Verb("train", "gangsaw.cli.train", "run a plan on torch.distributed"),
     Verb("reconcile", "gangsaw.cli.reconcile", "a measured trace against a plan, by cause"),

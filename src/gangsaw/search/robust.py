@@ -332,3 +332,14 @@ def tier_carries(job: Job, most_frac: float = 0.25) -> tuple[TierCarries, ...]:
         )
         inner = tier.devices
     return tuple(out)
+
+
+def spread_of(case: Case, log2_draws: int = 6, seed: int = 0) -> float:
+    """Half-width of the central 80 % of step times over their median, inputs within their doubt."""
+    from scipy.stats import norm, qmc
+
+    uniform = qmc.Sobol(len(DOUBTS), seed=seed).random(2**log2_draws)
+    sigma = np.array([d.sigma for d in DOUBTS])
+    factors = np.exp(norm.ppf(np.clip(uniform, 1e-9, 1 - 1e-9)) * sigma)
+    low, middle, high = np.quantile(_times(case, "time", factors), (0.1, 0.5, 0.9))
+    return float((high - low) / 2 / middle)

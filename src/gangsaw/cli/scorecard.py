@@ -1,0 +1,62 @@
+"""`gangsaw scorecard`: pipeline, tensor, sharded and hybrid plans side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from gangsaw.cli import files
+from gangsaw.cli import output as screen
+from gangsaw.cli.flags import JobArgs, OutputFlags, RecipeFlags, takes
+
+Text = str | None
+
+
+@dataclass(frozen=True)
+class ScorecardFlags:
+    """Where the page goes, and a hybrid plan that is already known."""
+
+    hybrid: Annotated[
+        Text,
+        typer.Option("--hybrid", metavar="FILE", help="score this plan as the hybrid [search]"),
+    ] = None
+    html: Annotated[
+        Text, typer.Option("--html", metavar="FILE.html", help="write the page for signing")
+    ] = None
+
+
+@takes(JobArgs, RecipeFlags, ScorecardFlags, OutputFlags)
+def command(args: JobArgs, recipe: RecipeFlags, flags: ScorecardFlags, output: OutputFlags) -> None:
+    """Compare the best plan of each kind, every cell a number with its derivation."""
+    from gangsaw.bill.answer import book_name
+    from gangsaw.bill.power import site_power
+    from gangsaw.cli.flags import PlanFlags
+    from gangsaw.cli.options import job_from, plan_fields, seed_of, whole_plan
+    from gangsaw.cli.threshold import ThresholdFlags, money_of
+    from gangsaw.read.prices import load_prices
+    from gangsaw.search.scorecard import scorecard
+
+    target = files.writable("--html", flags.html, (".html", ".htm")) if flags.html else None
+    seed_of(output)
+    book = load_prices(recipe.prices)
+    job, notes = job_from(args, recipe)
+    for note in notes:
+        screen.note(note)
+    hybrid = None
+    if flags.hybrid is not None:
+        hybrid = whole_plan(job, plan_fields(PlanFlags(plan=flags.hybrid)))
+    power = site_power(book, book_name(job.cluster, book, "power"))
+    card = scorecard(job, book, money_of(job, ThresholdFlags()), power, hybrid)
+    if target:
+        from gangsaw.report.scorecard import scorecard_html
+
+        target.write_text(scorecard_html(card), encoding="utf-8")
+        screen.note(f"wrote {target}")
+    if output.json:
+        screen.write_json(card)
+        return
+    from gangsaw.report.scorecard import scorecard_text
+
+    screen.show(lambda console: console.print(scorecard_text(card), soft_wrap=True))
