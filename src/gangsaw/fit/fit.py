@@ -144,3 +144,9 @@ def fit_without(
     """The fit with one source left out whole, from the full fit's values shrunk half-way."""
     rest = {name: rows for name, rows in by_source.items() if name != source}
     return fit(rest, {k: 0.5 * v for k, v in start.items()}, rounds=4)
+
+
+if __name__ == "__main__":
+    from gangsaw.fit.release import main
+
+    main()

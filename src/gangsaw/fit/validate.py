@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from gangsaw.cost.doubt import Interval, Site, View, place, predict_interval, shares
+from gangsaw.cost.doubt import Interval, Site, View, predict_interval
 from gangsaw.cost.fitted import load_fitted
 from gangsaw.errors import InputError
 from gangsaw.fit.choose import greedy, with_memory
 from gangsaw.fit.memory_rows import Offset, RowMemory, learn_offset, measured_bytes, row_memory
-from gangsaw.fit.observe import Observation, measured_of, observe, predict, predictor
+from gangsaw.fit.observe import Observation, measured_of, observe
 from gangsaw.fit.outcome import SourceSummary, ValidateResult, ValidateRow
+from gangsaw.fit.release import view_of_row
 from gangsaw.fit.rows import Row, read_row, source_of
 
 UNREADABLE = (InputError, ValueError, TypeError, LookupError, ArithmeticError)
@@ -48,18 +49,9 @@ class Judged:
         return self.obs is not None and self.obs.step_s is not None and not self.oom
 
 
-def view(obs: Observation, values: Mapping[str, float], run: Any) -> View:  # noqa: ANN401
-    """A row as the doubt sees it, unstated fields as deviation of their own."""
-    found = predict(obs, values, run)
-    phi = shares(found.bubble_frac, found.slopes, obs.moe)
-    heaviest = max(obs.cases, key=lambda c: c.weight)
-    return View(found.log_s, phi, place(heaviest.args), obs.moe, found.reading_sd)
-
-
 def judge(rows: Sequence[Row], values: Mapping[str, float] | None = None) -> list[Judged]:
     """Rows with their physical prediction and memory; unreadable ones say why."""
     values = load_fitted() if values is None else values
-    run = predictor(len(rows))
     out = []
     for row in rows:
         item = Judged(row)
@@ -68,7 +60,7 @@ def judge(rows: Sequence[Row], values: Mapping[str, float] | None = None) -> lis
         if reading.skipped is None:
             try:
                 item.obs = observe(reading)
-                item.view = view(item.obs, values, run)
+                item.view = view_of_row(item.obs, values, len(rows))
                 item.memory = row_memory(reading)
                 if not math.isfinite(item.view.log_s):
                     raise InputError("the plan leaves no work to time")
