@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
-from gangsaw.errors import RunFailedError
 from gangsaw.simulate.timeline import (
     IDLE,
     P2P,
@@ -78,13 +76,7 @@ def _flow(timeline: Timeline, row: int) -> Iterator[dict[str, object]]:
     yield {"ph": "f", "bp": "e", "pid": receiver, "tid": RECEIVES, "ts": end, **flow}
 
 
-def write_chrome_trace(path: Path, timeline: Timeline) -> None:
-    """Write the trace, event by event. Raises RunFailedError where the file cannot be written."""
-    try:
-        with path.open("w", encoding="utf-8") as out:
-            out.write('{"displayTimeUnit":"ms","traceEvents":[\n')
-            for number, event in enumerate(events(timeline)):
-                out.write((",\n" if number else "") + json.dumps(event, separators=(",", ":")))
-            out.write("\n]}\n")
-    except OSError as fault:
-        raise RunFailedError(f"{path} cannot be written: {fault.strerror or fault}") from None
+def chrome_trace(timeline: Timeline) -> str:
+    """The whole trace as JSON text, one event a line."""
+    lines = (json.dumps(event, separators=(",", ":")) for event in events(timeline))
+    return '{"displayTimeUnit":"ms","traceEvents":[\n' + ",\n".join(lines) + "\n]}\n"
