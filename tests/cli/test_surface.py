@@ -24,7 +24,7 @@ OUTPUT = {"--json", "--seed"}
 THRESHOLD = {
     "--over", "--range", "--map", "--objective", "--energy-price", "--robust", "--html",
 }  # fmt: skip
-BILL = {"--per", "--offer", "--own", "--run", "--against", "--csv", "--html"}
+BILL = {"--site", "--batches", "--per", "--offer", "--own", "--run", "--against", "--csv", "--html"}
 TRAIN = {
     "--data", "--model", "--out", "--steps", "--seq-len", "--num-microbatches", "--precision",
     "--lr", "--warmup", "--tokenizer", "--checkpoint-every", "--trace-steps", "--resume",

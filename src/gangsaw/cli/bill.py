@@ -10,11 +10,13 @@ import typer
 from gangsaw.cli import files, values
 from gangsaw.cli import output as screen
 from gangsaw.cli.flags import JobArgs, OutputFlags, PlanFlags, RecipeFlags, takes
+from gangsaw.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from gangsaw.bill.answer import BillAnswer, BillChoices
+    from gangsaw.search.site import FullBill
     from gangsaw.spec.invoice import StepUse
     from gangsaw.spec.job import Job
     from gangsaw.spec.price import PriceBook
@@ -47,6 +49,22 @@ class BillFlags:
     against: Annotated[
         Text, _flag("--against", "FILE", "a second plan (TOML or JSON), compared line by line")
     ] = None
+    site: Annotated[
+        bool,
+        typer.Option(
+            "--site",
+            help="procurement targets, floor, fabric, power cap, own or rent",
+            rich_help_panel=_PANEL,
+        ),
+    ] = False
+    batches: Annotated[
+        bool,
+        typer.Option(
+            "--batches",
+            help="microbatch counts judged by money to the same loss; needs --tokens",
+            rich_help_panel=_PANEL,
+        ),
+    ] = False
     csv: Annotated[Text, _flag("--csv", "FILE.csv", "write every line of the last invoice")] = None
     html: Annotated[Text, _flag("--html", "FILE.html", "write the invoices as a page")] = None
 
@@ -76,6 +94,7 @@ def command(
         memory=result.memory,
         against=_second(flags.against, job) if flags.against else None,
     )
+    answer = _with_site(answer, flags, book, job)
     if target_csv:
         from gangsaw.report.invoice import invoice_csv
 
@@ -108,6 +127,28 @@ def _choices(flags: BillFlags, book: PriceBook, job: Job) -> BillChoices:
     )
 
 
+def _with_site(answer: BillAnswer, flags: BillFlags, book: PriceBook, job: Job) -> FullBill:
+    """The answer with the site and the batch sweep, where they are asked for."""
+    from gangsaw.cli.threshold import ThresholdFlags, money_of
+    from gangsaw.search.parameters import Case
+    from gangsaw.search.site import FullBill, batch_sweep, site_answer
+    from gangsaw.spec.plan import Plan
+
+    site = sweep = None
+    if (flags.site or flags.batches) and answer.plan is not None:
+        fields = answer.plan.model_dump()
+        recompute, _, layers = str(fields["recompute"]).partition(":")
+        fields |= {"recompute": recompute, "recompute_layers": int(layers or 0)}
+        plan = Plan.model_validate(fields)
+        case = Case(answer.title, job, plan, money_of(job, ThresholdFlags()))
+        site = site_answer(case, book) if flags.site else None
+        if flags.batches:
+            if answer.terms is None:
+                raise InputError("--batches needs the run's tokens: --tokens 15T")
+            sweep = batch_sweep(case, book, answer.terms.tokens)
+    return FullBill.model_validate({**dict(answer), "site": site, "batches": sweep})
+
+
 def _second(name: str, job: Job) -> StepUse:
     """The use of the plan in a file, for the same job."""
     from gangsaw.bill.use import use_of_plan
@@ -118,8 +159,14 @@ def _second(name: str, job: Job) -> StepUse:
     return use_of_plan(estimate(job, plan), job.recipe.tokens_per_step)
 
 
-def _print(answer: BillAnswer, console: Console) -> None:
+def _print(answer: FullBill, console: Console) -> None:
     """The answer as text."""
     from gangsaw.report.invoice import answer_text
+    from gangsaw.report.site import batches_text, site_text
 
-    console.print(answer_text(answer, color=not screen.is_plain()), soft_wrap=True)
+    parts = [answer_text(answer, color=not screen.is_plain())]
+    if answer.site is not None:
+        parts.append(site_text(answer.site))
+    if answer.batches is not None:
+        parts.append(batches_text(answer.batches))
+    console.print("\n\n".join(parts), soft_wrap=True)

@@ -12,7 +12,7 @@ from gangsaw.cli.flags import OutputFlags, VerbArg, takes
 DOCUMENTS = {
     "plan": "gangsaw.spec.result:PlanListResult",
     "estimate": "gangsaw.spec.result:EstimateResult",
-    "bill": "gangsaw.bill.answer:BillAnswer",
+    "bill": "gangsaw.search.site:FullBill",
     "threshold": "gangsaw.search.answer:ThresholdAnswer",
     "scorecard": "gangsaw.search.scorecard:Scorecard",
     "model": "gangsaw.cost.summary:ModelSummary",

@@ -46,38 +46,38 @@ def plan_line(column: Column) -> str:
 
 
 def scorecard_text(card: Scorecard) -> str:
-    """Plans, then a row a metric: number, grade, and the article's grade behind a slash."""
+    """Plans, then a row a metric: number, grade, and the article's grade behind the slash."""
     out = [f"Scorecard of {card.model} on {card.cluster}: the fastest plan of each kind that fits"]
     for c in card.columns:
-        out += _wrapped(f"{TITLES[c.family]}: {plan_line(c)}", "  ")
-    out += ["", f"{'':26}" + "".join(f"{TITLES[f]:>18}" for f in FAMILIES)]
+        out += wrapped(f"{TITLES[c.family]}: {plan_line(c)}", "  ")
+    out += ["", f"{'':24}" + "".join(f"{TITLES[f]:>19}" for f in FAMILIES)]
     for name, cells in card.rows.items():
         out.append(
-            f"{name:<26}"
-            + "".join(f"{cell_value(cells[f]) if f in cells else '-':>18}" for f in FAMILIES)
+            f"{name[:24]:<24}"
+            + "".join(f"{cell_value(cells[f]) if f in cells else '-':>19}" for f in FAMILIES)
         )
         out.append(
-            f"{'  ' + _row_unit(cells):<26}"
-            + "".join(f"{_grades(cells[f]) if f in cells else '':>18}" for f in FAMILIES)
+            f"{'  ' + _row_unit(cells):<24}"
+            + "".join(f"{_grades(cells[f]) if f in cells else '':>19}" for f in FAMILIES)
         )
-    out += ["", "grade / the article's grade; how each number came about:"]
+    out += ["", "grade/the article's grade; how each number came about:"]
     for name, cells in card.rows.items():
         for f in FAMILIES:
             if f in cells:
                 said = f"{name}, {TITLES[f]}: {cells[f].derivation}"
                 said += f". Against the article: {cells[f].why}" if cells[f].why else ""
-                out += _wrapped(said, "  ")
+                out += wrapped(said, "  ")
     for note in card.notes:
-        out += _wrapped(note, "")
+        out += wrapped(note, "")
     return "\n".join(out)
 
 
 def _grades(cell: Cell) -> str:
     """Our grade, and the article's where it has one."""
-    return f"{cell.grade} / {cell.article}" if cell.article else cell.grade
+    return f"{cell.grade}/{cell.article}" if cell.article else cell.grade
 
 
-def _wrapped(text: str, indent: str, width: int = 100) -> list[str]:
+def wrapped(text: str, indent: str, width: int = 100) -> list[str]:
     """Text broken at spaces, later lines indented further."""
     out = [indent]
     for word in text.split(" "):

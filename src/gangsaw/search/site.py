@@ -1,0 +1,231 @@
+"""The site around a plan: procurement targets, floor, fabric, power caps, own or rent, batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from gangsaw.bill.answer import BillAnswer, book_name
+from gangsaw.bill.fabric import FabricParts, FabricPlan, fabric_parts, reach
+from gangsaw.bill.finance import OwnOrRent, Renting, own_or_rent, ownership_of_book
+from gangsaw.bill.goodput import job_mtbf_s
+from gangsaw.bill.power import (
+    CapPoint,
+    CapTerms,
+    Floor,
+    RackLimits,
+    SiteLimits,
+    cap_point,
+    cheapest_cap,
+    floor_plan,
+    site_power,
+)
+from gangsaw.bill.tokens import BatchSweep, critical_batch, sweep_to_target
+from gangsaw.errors import InputError
+from gangsaw.read.parts import optic_part, parts, switch_part
+from gangsaw.search.estimate import estimate
+from gangsaw.search.parameters import Case, parameter
+from gangsaw.search.scorecard import SLACK_FRAC, needed_bandwidth
+from gangsaw.spec.base import Document
+from gangsaw.spec.price import PriceBook
+from gangsaw.units import HOUR_S
+
+SAVE_WASTE_FRAC = 0.01
+"""Share of the run that saves may take when storage is asked for."""
+
+
+class Target(Document):
+    """One line of a request for proposal: the least that holds the plan, and why."""
+
+    name: str
+    least: float
+    unit: str
+    now: float | None = Field(description="what the cluster has; None: not known")
+    holds: bool | None
+    threshold: str
+
+
+def procurement(case: Case, book: PriceBook) -> tuple[Target, ...]:
+    """Least memory, link, radix, rack power and storage bandwidth with which the plan holds."""
+    job, plan, cluster = case.job, case.plan, case.job.cluster
+    result = estimate(job, plan)
+    device = cluster.device
+    memory = result.memory.peak_bytes * device.memory_bytes / result.memory.capacity_bytes
+    link, link_now = needed_bandwidth(case), parameter("inter-node-bandwidth").get(case)
+    endpoints = math.ceil(cluster.devices / cluster.host.devices) * max(1, round(cluster.host.nics))
+    radix = next(r for r in range(2, 100_000, 2) if reach(r, 2) >= endpoints)
+    rated_w = _node_w(case, book)
+    mtbf_s = job_mtbf_s(case.money.device_mtbf_h, cluster.devices)
+    # Young: saves take sqrt(d / 2M) of the work.
+    block_s = 2 * mtbf_s * SAVE_WASTE_FRAC**2
+    size = job.model.params() * book.value("failure.checkpoint.bytes", "count")
+    stage = max(result.memory.per_stage, key=lambda s: s.peak_device_bytes)
+    return (
+        Target(
+            name="device memory", least=memory, unit="bytes", now=device.memory_bytes,
+            holds=device.memory_bytes >= memory,
+            threshold=f"peak of stage {stage.stage} in its {stage.phase}",
+        ),
+        Target(
+            name="link beyond the node", least=link, unit="bytes/s", now=link_now,
+            holds=link_now >= link,
+            threshold=f"step {100 * SLACK_FRAC:.0f} % above that over unlimited links",
+        ),
+        Target(
+            name="switch radix, two tiers", least=float(radix), unit="ports", now=None, holds=None,
+            threshold=f"{endpoints:,} NIC ports at full bisection",
+        ),
+        Target(
+            name="rack power for two nodes", least=2 * rated_w, unit="W", now=None, holds=None,
+            threshold="rated power, continuous; each of two feeds carries it alone",
+        ),
+        Target(
+            name="storage bandwidth", least=size / block_s, unit="bytes/s", now=None, holds=None,
+            threshold=f"{size / 1e12:.2f} TB saved in {block_s:.1f} s, so that blocking saves at"
+            f" their best interval take {100 * SAVE_WASTE_FRAC:.0f} % of the run",
+        ),
+    )  # fmt: skip
+
+
+def _node_w(case: Case, book: PriceBook) -> float:
+    """Rated power of a node: the cluster's own figure, else the book's."""
+    if case.job.cluster.host.node_power_w:
+        return case.job.cluster.host.node_power_w
+    return book.value(f"power.node.{book_name(case.job.cluster, book, 'power')}", "W")
+
+
+class SiteAnswer(Document):
+    """The site around a plan."""
+
+    title: str
+    targets: tuple[Target, ...]
+    floor: Floor | None
+    floor_note: str = ""
+    fabric: FabricParts | None
+    fabric_note: str = ""
+    switch: str
+    cap: CapPoint
+    uncapped: CapPoint
+    own_or_rent: OwnOrRent | None
+    own_note: str = ""
+    figures: tuple[str, ...]
+
+
+def site_answer(
+    case: Case, book: PriceBook, switch: str = "", horizon_months: int = 36
+) -> SiteAnswer:
+    """Everything around a plan, from the book's figures. Parts without figures say so."""
+    cluster = case.job.cluster
+    power = site_power(book, book_name(cluster, book, "power"))
+    power = power.model_copy(update={"node_rated_w": _node_w(case, book)})
+    nodes = math.ceil(cluster.devices / cluster.host.devices)
+    rack = RackLimits(
+        cooling_w=book.value("rack_power.air.limit", "W"),
+        continuous_frac=book.value("power.continuous.share", "frac"),
+    )
+    floor, floor_note = None, ""
+    try:
+        floor = floor_plan(nodes, power, rack, SiteLimits())
+    except InputError as error:
+        floor_note = str(error)
+    fabric, fabric_note, chosen = _fabric(case, book, switch)
+    terms = _cap_terms(case, book)
+    ownership, own_note = None, ""
+    try:
+        own = ownership_of_book(
+            book, book_name(cluster, book, "device_price"), cluster.host.devices
+        )
+        rent = Renting(usd_per_hour=case.money.usd_per_device_hour)
+        ownership = own_or_rent(own, rent, horizon_months)
+    except (InputError, ValueError) as error:
+        own_note = str(error).splitlines()[0]
+    return SiteAnswer(
+        title=case.name,
+        targets=procurement(case, book),
+        floor=floor,
+        floor_note=floor_note,
+        fabric=fabric,
+        fabric_note=fabric_note,
+        switch=chosen,
+        cap=cheapest_cap(terms, power),
+        uncapped=cap_point(terms.tdp_w * power.measured_frac, terms, power),
+        own_or_rent=ownership,
+        own_note=own_note,
+        figures=power.keys,
+    )
+
+
+def _fabric(case: Case, book: PriceBook, switch: str) -> tuple[FabricParts | None, str, str]:
+    """Parts of a full-bisection, rail-optimised fabric; the first switch that is fast enough."""
+    cluster = case.job.cluster
+    nics = max(1, round(cluster.host.nics))
+    gbps = parameter("inter-node-bandwidth").get(case) * 8 / 1e9 * cluster.host.devices / nics
+    gbps = round(gbps / 25) * 25.0
+    switches, _ = parts()
+    chosen = switch_part(switch) if switch else next(
+        (s for s in switches.values() if s.port_gbps >= gbps), None
+    )  # fmt: skip
+    if chosen is None:
+        return None, f"no switch of the catalog has ports of {gbps:g} Gb/s", ""
+    optic = optic_part("osfp-400g" if gbps <= 400 else "twin-800g" if gbps <= 800 else "dsp-1600g")
+    plan = FabricPlan(
+        nodes=math.ceil(cluster.devices / cluster.host.devices), nics_per_node=nics, nic_gbps=gbps
+    )
+    name = book_name(cluster, book, "device_price")
+    capital = 0.0
+    if book.has(f"device_price.{name}.server"):
+        share = book.value("network.capital.share", "frac")
+        server = book.value(f"device_price.{name}.server", "USD/device")
+        capital = cluster.devices * server / (1 - share)
+    try:
+        return fabric_parts(plan, chosen, optic, book, capital), "", chosen.name
+    except InputError as error:
+        return None, str(error), chosen.name
+
+
+def _cap_terms(case: Case, book: PriceBook) -> CapTerms:
+    """What a power cap acts on: the share of the step that is arithmetic."""
+    cost = case.step()
+    return CapTerms(
+        tdp_w=case.job.cluster.device.tdp_w,
+        devices_per_node=case.job.cluster.host.devices,
+        compute_frac=min(1.0, (cost.compute + cost.recompute) / cost.step),
+        step_time_s=cost.step,
+        tokens_per_step=case.job.recipe.tokens_per_step,
+        devices=case.job.cluster.devices,
+        usd_per_device_hour=case.money.usd_per_device_hour,
+        exponent=book.value("power.cap.exponent", "exponent"),
+    )
+
+
+def batch_sweep(
+    case: Case, book: PriceBook, run_tokens: float, counts: Sequence[int] = ()
+) -> BatchSweep:
+    """Microbatch counts judged by money to the target that the present batch reaches.
+
+    `counts` default to powers of two around the present one. Counts that are not legal are left
+    out; InputError where none is.
+    """
+    over = parameter("microbatches")
+    now = case.plan.num_microbatches
+    wanted = counts or sorted({max(1, round(now * 2.0**k)) for k in range(-5, 6)})
+    steps = []
+    for count in wanted:
+        try:
+            at = over.at(case, float(count))
+            seconds = at.step().step
+        except InputError:
+            continue
+        usd = at.job.cluster.devices * seconds / HOUR_S * at.money.hour_usd()
+        steps.append((float(at.job.recipe.tokens_per_step), seconds, usd))
+    reference = float(case.job.recipe.tokens_per_step)
+    return sweep_to_target(steps, run_tokens, reference, critical_batch(book, run_tokens))
+
+
+class FullBill(BillAnswer):
+    """What `bill` prints: the invoices, and where asked for the site and the batch sweep."""
+
+    site: SiteAnswer | None = None
+    batches: BatchSweep | None = None

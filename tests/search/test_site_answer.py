@@ -1,0 +1,107 @@
+"""The site around a plan: each target is the edge at which the plan stops to hold."""
+
+import json
+import math
+
+import pytest
+
+from gangsaw.bill.goodput import daly_interval_s, expected_wall_s, job_mtbf_s
+from gangsaw.cli.main import run
+from gangsaw.errors import InputError
+from gangsaw.read.clusters import load_cluster
+from gangsaw.read.models import load_model
+from gangsaw.read.prices import shipped_prices
+from gangsaw.read.stacks import load_stack
+from gangsaw.search.estimate import estimate
+from gangsaw.search.parameters import Case, Money, fits_memory, parameter
+from gangsaw.search.site import batch_sweep, procurement, site_answer
+from gangsaw.spec.job import Job
+from gangsaw.spec.plan import Plan
+from gangsaw.spec.recipe import Recipe
+
+BOOK = shipped_prices()
+JOB = Job(
+    model=load_model("llama-3.1-70b"),
+    recipe=Recipe(seq_len=8192, global_batch=512),
+    cluster=load_cluster("h100-sxm:256"),
+    stack=load_stack("megatron-core-te"),
+)
+MONEY = Money(2.95, device_mtbf_h=50_000, restart_s=750, checkpoint_block_s=0.6)
+CASE = Case("plan", JOB, Plan(tp=8, pp=4, dp=8, num_microbatches=64), MONEY)
+TARGETS = {t.name: t for t in procurement(CASE, BOOK)}
+
+
+def test_memory_target_is_the_edge_of_fitting():
+    over, least = parameter("device-memory"), TARGETS["device memory"].least
+    assert fits_memory(over.at(CASE, least * 1.001))
+    assert not fits_memory(over.at(CASE, least * 0.999))
+
+
+def test_link_target_is_the_edge_of_a_tenth():
+    over, least = parameter("inter-node-bandwidth"), TARGETS["link beyond the node"].least
+    free = estimate(over.at(CASE, 50e12).job, CASE.plan).step_time_s
+    at = estimate(over.at(CASE, least).job, CASE.plan).step_time_s
+    assert at == pytest.approx(1.1 * free, rel=1e-3)
+
+
+def test_radix_target_is_the_least_that_reaches():
+    radix = TARGETS["switch radix, two tiers"].least
+    assert radix**2 / 2 >= 256 > (radix - 2) ** 2 / 2
+
+
+def test_storage_target_costs_a_hundredth_of_the_run():
+    size = JOB.model.params() * 14
+    block = size / TARGETS["storage bandwidth"].least
+    mtbf = job_mtbf_s(50_000, 256)
+    # Blocking saves at Young's interval take d / tau = sqrt(d / 2M) of the work.
+    assert block / math.sqrt(2 * block * mtbf) == pytest.approx(0.01, rel=1e-6)
+    tau = daly_interval_s(block, mtbf)
+    assert expected_wall_s(1.0, block, tau, mtbf, 0.0) == pytest.approx(1.02, abs=0.002)
+
+
+def test_site_from_the_book_and_what_has_no_figure():
+    answer = site_answer(CASE, BOOK)
+    assert answer.floor.nodes == 32 and answer.fabric.host_links == 256
+    assert answer.cap.usd_per_million_tokens <= answer.uncapped.usd_per_million_tokens
+    assert answer.own_or_rent is not None
+
+
+def test_devices_without_figures_are_said_and_not_guessed():
+    amd = JOB.model_copy(update={"cluster": load_cluster("mi355x:256")})
+    with pytest.raises(InputError, match=r"power\.node\.mi355x"):
+        site_answer(Case("amd", amd, CASE.plan, MONEY), BOOK)
+
+
+def test_wanted_switch_is_taken_or_refused_with_a_reason():
+    assert site_answer(CASE, BOOK, switch="sn5600").switch == "sn5600"
+    slow = site_answer(CASE, BOOK, switch="qm8700")
+    assert slow.fabric is None and "at least as fast" in slow.fabric_note
+
+
+def test_batch_sweep_steps_are_those_of_the_estimate():
+    sweep = batch_sweep(CASE, BOOK, 1e12, (32, 64, 128))
+    for count, point in zip((32, 64, 128), sweep.points, strict=True):
+        recipe = JOB.recipe.model_copy(update={"global_batch": count * 8})
+        plan = CASE.plan.model_copy(update={"num_microbatches": count})
+        result = estimate(JOB.model_copy(update={"recipe": recipe}), plan)
+        assert point.step_time_s == pytest.approx(result.step_time_s)
+        assert point.batch_tokens == count * 8 * 8192
+    assert sweep.points[1].tokens == pytest.approx((1e12,) * 3)
+    with pytest.raises(InputError):
+        batch_sweep(CASE, BOOK, 1e12, (0,))
+
+
+def test_bill_prints_site_and_batches():
+    words = ["bill", "llama-3.1-8b", "h100-sxm:64", "--tp", "2", "--seq-len", "4096",
+             "--global-batch", "256", "--site"]  # fmt: skip
+    code, out, err = run([*words, "--batches", "--tokens", "1T"])
+    assert code == 0, err
+    assert out.isascii() and max(len(x) for x in out.splitlines()) <= 100
+    for word in ("request for proposal", "floor:", "fabric:", "power cap", "own or rent", "best"):
+        assert word in out
+    code, out, _ = run([*words, "--json"])
+    assert code == 0
+    answer = json.loads(out)
+    assert len(answer["site"]["targets"]) == 5 and answer["batches"] is None
+    code, out, err = run([*words, "--batches"])
+    assert (code, out) == (2, "") and "--tokens" in err
