@@ -22,6 +22,7 @@ VERBS = (
     Verb("threshold", "gangsaw.cli.threshold", "where plans change rank, and how surely"),
     Verb("scorecard", "gangsaw.cli.scorecard", "pipeline, tensor, sharded, hybrid, side by side"),
     Verb("model", "gangsaw.cli.model", "what is in a model: parameters, FLOPs, cache"),
+    Verb("measure", "gangsaw.cli.measure", "probe this machine: layers, collectives, links"),
     Verb("train", "gangsaw.cli.train", "run a plan on torch.distributed"),
     Verb("reconcile", "gangsaw.cli.reconcile", "a measured trace against a plan, by cause"),
     Verb("validate", "gangsaw.cli.validate", "predictions beside published measured runs"),

@@ -71,3 +71,40 @@ def rank_lines(result: ReconcileResult) -> list[str]:
         parts = [f"{c} {format_s(s)}" for c, s in sorted(row.measured_s.items())]
         lines.append(f"rank {row.rank}: " + ", ".join(parts))
     return lines
+
+
+def measure_text(facts: Mapping[str, Any], console: Console) -> None:
+    """What was measured on a machine."""
+    from gangsaw.report.text import plain_table
+    from gangsaw.units import format_bandwidth, format_gib
+
+    machine, fits = facts["machine"], facts["fits"]
+    console.print(f"{machine['name']} on {machine['host']}, torch {machine['torch']}")
+    table = plain_table(("curve", "left"), ("value", "left"), ("residual", "right"))
+    for name, fit in fits.items():
+        if "asymptote_flops_per_s" in fit:
+            said = f"{fit['asymptote_flops_per_s'] / 1e12:.3g} TFLOP/s, k0 {fit['k0']:.0f}"
+        elif "latency_s" in fit:
+            said = f"{format_bandwidth(fit['bytes_per_s'])}, {format_s(fit['latency_s'])}"
+        elif "bytes_per_s" in fit:
+            said = format_bandwidth(fit["bytes_per_s"])
+        else:
+            said = f"forward {fit['a_fwd']:.2f}, backward {fit['a_bwd']:.2f} of peak"
+        table.add_row(name, said, f"{100 * fit['residual']:.0f} %")
+    console.print(table)
+    layers = plain_table(
+        ("layer", "left"), ("forward", "right"), ("with backward", "right"), ("kept", "right")
+    )
+    both = {(r["dtype"], r["tp"], r["backward"]): r for r in facts["layers"]}
+    for (dtype, tp, backward), row in both.items():
+        if not backward:
+            continue
+        first = both.get((dtype, tp, False), row)
+        kept = format_gib(row["kept_bytes"]) if row["kept_bytes"] is not None else ""
+        layers.add_row(f"{dtype} TP {tp}", format_s(first["low_s"]), format_s(row["low_s"]), kept)
+    console.print(layers)
+    ratio = facts["sustained_flops_per_s"] / facts["burst_flops_per_s"]
+    console.print(f"sustained over burst rate: {ratio:.2f}")
+    if facts["noise"]["too_noisy"]:
+        console.print("too noisy: measure again when nothing else runs on this machine")
+    console.print(f"cluster file: {facts['cluster']}", soft_wrap=True)

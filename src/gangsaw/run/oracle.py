@@ -100,10 +100,11 @@ def _trace(model: ModelSpec, plan: Plan, seq_len: int, rank: int, precision: str
         tracker.track_external(*stages.values(), optimizer)
         with tracker, vocabulary_parallel(place):
             player = _Player(model, plan, seq_len, place, stages, precision)
+            forget: Any = tracker.memory_tracking.pop
             for cell in rows[place.pp_rank]:
                 # The tracker refuses a second call of a root module; it may forget the first.
                 if "F" in cell:
-                    tracker.memory_tracking.pop(stages[int(cell.partition("F")[0])], None)
+                    forget(stages[int(cell.partition("F")[0])], None)
                 player.play(cell)
     peak = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]
     parts = {str(getattr(k, "value", k)): float(v) for k, v in peak.items()}

@@ -1,0 +1,137 @@
+"""`gangsaw measure`: probe this machine or cluster and write a cluster file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gangsaw.cli import output as screen
+from gangsaw.cli import values
+from gangsaw.cli.flags import ModelArg, OutputFlags, takes
+from gangsaw.errors import InputError
+
+_M = "Measurement"
+Text = str | None
+
+
+def _flag(name: str, metavar: str, text: str) -> Any:  # noqa: ANN401
+    return typer.Option(name, metavar=metavar, help=text, rich_help_panel=_M)
+
+
+@dataclass(frozen=True)
+class MeasureFlags:
+    """What is measured."""
+
+    ranks: Annotated[Text, _flag("--ranks", "N", "local ranks [GPUs, or 2 on CPU]")] = None
+    seq_len: Annotated[Text, _flag("--seq-len", "N", "tokens of the layer probes [256]")] = None
+    precision: Annotated[
+        Text, _flag("--precision", "P,..", "fp32, bf16; the first one leads [fp32; GPUs bf16,fp32]")
+    ] = None
+    out: Annotated[Text, _flag("--out", "DIR", "results, continued if there [gangsaw-measure]")] = (
+        None
+    )
+    seconds: Annotated[Text, _flag("--seconds", "S", "spent on each probe [0.3]")] = None
+    sustained: Annotated[
+        Text, _flag("--sustained", "S", "of load for the sustained rate [3; GPUs 30]")
+    ] = None
+
+
+@takes(ModelArg, MeasureFlags, OutputFlags)
+def command(model: ModelArg, flags: MeasureFlags, output: OutputFlags) -> None:
+    """Time products, memory, one layer by TP size, collectives, messages and checkpoints."""
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise InputError(
+            "measure needs torch. Legal: pip install 'gangsaw[run]' (CPU wheels:"
+            " --extra-index-url https://download.pytorch.org/whl/cpu)"
+        ) from None
+    from gangsaw.run import launch
+    from gangsaw.run.measure import measure, measured_cluster
+    from gangsaw.trace.cluster_toml import cluster_toml
+
+    cfg = _config(model, flags)
+    out = measure(cfg)
+    if launch.started_by_torchrun() and launch.own_rank() != 0:
+        return
+    cluster, facts = measured_cluster(out)
+    target = out / "cluster.toml"
+    target.write_text(cluster_toml(cluster, _comments(facts)))
+    facts["cluster"] = str(target)
+    if output.json:
+        screen.write_json(facts)
+        return
+    from gangsaw.report.run_text import measure_text
+
+    screen.show(lambda console: measure_text(facts, console))
+
+
+def _config(model: ModelArg, flags: MeasureFlags) -> Any:  # noqa: ANN401
+    import os
+
+    from gangsaw.read.models import load_model
+    from gangsaw.read.toml import validate
+    from gangsaw.run.launch import pick_device
+    from gangsaw.run.measure import MeasureConfig
+    from gangsaw.run.model import check_model
+
+    spec = load_model(model.model)
+    check_model(spec)
+    device = pick_device()
+    if device == "cuda":
+        import torch
+
+        ranks, precisions, sustained = torch.cuda.device_count(), "bf16,fp32", 30.0
+    else:
+        ranks, precisions, sustained = 2, "fp32", 3.0
+    if flags.ranks is not None:
+        ranks = values.whole("--ranks", flags.ranks, 1, 4096)
+    ranks = int(os.environ.get("WORLD_SIZE", ranks))
+    chosen = tuple(
+        values.choice("--precision", p, ("fp32", "bf16"))
+        for p in (flags.precision or precisions).split(",")
+    )
+    fields: dict[str, Any] = {
+        "out": flags.out or "gangsaw-measure", "ranks": ranks, "model": spec, "device": device,
+        "precisions": chosen, "sustained_s": sustained,
+    }  # fmt: skip
+    if flags.seq_len is not None:
+        fields["seq_len"] = values.whole("--seq-len", flags.seq_len, 16, 10**6)
+    if flags.seconds is not None:
+        fields["budget_s"] = values.real("--seconds", flags.seconds, 1e-3, 3600)
+    if flags.sustained is not None:
+        fields["sustained_s"] = values.real("--sustained", flags.sustained, 0.1, 3600)
+    if device == "cuda":
+        fields |= {
+            "largest_bytes": 2**28, "checkpoint_bytes": 2**30,
+            "memory_bytes": (2**28, 2**30, 2**32),
+        }  # fmt: skip
+    return validate(MeasureConfig, fields, "measure")
+
+
+def _comments(facts: dict[str, Any]) -> list[str]:
+    machine = facts["machine"]
+    lines = [
+        f"Measured by gangsaw on {machine['host']}, {machine['date']}: {machine['name']},"
+        f" torch {machine['torch']}, python {machine['python']}",
+    ]
+    for name, fit in facts["fits"].items():
+        lines.append(f"{name}: residual {fit['residual']:.3f} (log) over {fit['points']} points")
+    if facts["noise"]["too_noisy"]:
+        lines.append("The machine was too noisy: measure again when nothing else runs.")
+    return lines
+
+
+def results_folder(name: str) -> Path:
+    """The folder of a measurement that a user names; InputError when it holds none."""
+    from gangsaw.run.measure import RESULTS
+
+    path = Path(name)
+    if not (path / RESULTS).is_file():
+        raise InputError(
+            f"{name} holds no measurement ({RESULTS}). Legal: --out of gangsaw measure"
+        )
+    return path

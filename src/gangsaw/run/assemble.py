@@ -1,0 +1,145 @@
+"""A ClusterSpec out of measured rows: fitted curves, residuals, where they come from; no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gangsaw.errors import RunFailedError
+from gangsaw.run.fitting import Fit, Row, fit_attention, fit_gemm, fit_memory, fit_network
+from gangsaw.spec.cluster import AttentionCurve, ClusterSpec, DeviceSpec, HostSpec, TierSpec
+
+UNKNOWN_W = 100.0
+"""Stands where power was not measured; the notes say so."""
+
+
+def _of(rows: Sequence[Row], kind: str, **fields: object) -> list[Row]:
+    found = [r for r in rows if r["kind"] == kind]
+    return [r for r in found if all(r.get(k) == v for k, v in fields.items())]
+
+
+def cluster_from(rows: Sequence[Row], machine: Row) -> tuple[ClusterSpec, dict[str, Any]]:
+    """The cluster and its facts: fits by name with residuals, layer table, burst and sustained."""
+    source = (
+        f"gangsaw measure on {machine['host']}, torch {machine['torch']}, {machine['backend']},"
+        f" {machine['ranks']} ranks"
+    )
+    fits: dict[str, Fit] = {}
+    device = _device(rows, machine, source, fits)
+    ranks, local = int(machine["ranks"]), int(machine["local"])
+    tiers = _tiers(rows, ranks, local, source, fits)
+    write = _of(rows, "checkpoint", write=True)
+    host = HostSpec(
+        devices=local,
+        memory_bytes=float(machine["memory_bytes"]) * local,
+        nvme_bytes_per_s=local * write[0]["bytes"] / write[0]["median_s"] if write else 0.0,
+        source=source,
+        as_of=machine["date"],
+    )
+    cluster = ClusterSpec(
+        name=f"measured-{machine['host']}", device=device, devices=ranks, tiers=tiers, host=host
+    )
+    facts = {
+        "fits": {
+            k: {**f.values, "residual": f.residual, "points": f.points} for k, f in fits.items()
+        },
+        "layers": [_layer(r) for r in _of(rows, "layer")],
+        "checkpoint": {
+            ("write" if r["write"] else "read") + "_bytes_per_s": r["bytes"] / r["median_s"]
+            for r in _of(rows, "checkpoint")
+        },
+        "burst_flops_per_s": machine["burst_flops_per_s"],
+        "sustained_flops_per_s": machine["sustained_flops_per_s"],
+        "machine": {k: machine[k] for k in ("host", "name", "torch", "python", "date", "cores")},
+    }
+    return cluster, facts
+
+
+def _layer(row: Row) -> dict[str, Any]:
+    names = ("tp", "dtype", "backward", "seq", "mbs", "low_s", "median_s", "spread_frac")
+    return {k: row[k] for k in names} | {"kept_bytes": row.get("kept_bytes")}
+
+
+def _device(rows: Sequence[Row], machine: Row, source: str, fits: dict[str, Fit]) -> DeviceSpec:
+    memory = fits["memory"] = fit_memory(_of(rows, "memory"))
+    hbm = memory.values["bytes_per_s"]
+    peaks: dict[str, float] = {}
+    for dtype in dict.fromkeys(r["dtype"] for r in _of(rows, "gemm")):
+        mine = _of(rows, "gemm", dtype=dtype)
+        fits[f"gemm {dtype}"] = fit_gemm(mine, hbm)
+        peaks[dtype] = max(2.0 * r["m"] * r["n"] * r["k"] / r["low_s"] for r in mine)
+    if not peaks:
+        raise RunFailedError("no matrix product was measured")
+    first = next(iter(peaks))
+    gemm = fits[f"gemm {first}"].values
+    # The peak is the best that was seen; a fitted asymptote above it is what larger shapes reach.
+    peaks = {d: max(p, fits[f"gemm {d}"].values["asymptote_flops_per_s"]) for d, p in peaks.items()}
+    curve = _attention(rows, first, peaks[first], source, fits)
+    burst = float(machine["burst_flops_per_s"])
+    return DeviceSpec(
+        name=str(machine["name"]),
+        peak_flops_per_s=peaks,
+        memory_bytes=float(machine["memory_bytes"]),
+        memory_bytes_per_s=hbm,
+        tdp_w=UNKNOWN_W,
+        sm_count=int(machine["sm_count"]),
+        gemm_frac=min(1.0, gemm["asymptote_flops_per_s"] / peaks[first]),
+        gemm_k0=gemm["k0"],
+        gemm_launch_s=gemm["launch_s"],
+        memory_frac=memory.values["frac"],
+        sustained_frac=min(1.0, float(machine["sustained_flops_per_s"]) / burst),
+        attention=(curve,),
+        pcie_bytes_per_s=hbm / 2,
+        source=source,
+        as_of=machine["date"],
+        notes="power and host link were not measured",
+    )
+
+
+def _attention(
+    rows: Sequence[Row], dtype: str, peak: float, source: str, fits: dict[str, Fit]
+) -> AttentionCurve:
+    mine = _of(rows, "attention", dtype=dtype)
+    fit = fits["attention"] = fit_attention(mine, peak)
+    dim = int(mine[0]["head_dim"])
+    return AttentionCurve(
+        kernel="flash",
+        a_fwd={dim: fit.values["a_fwd"]},
+        a_bwd={dim: fit.values["a_bwd"]},
+        c0=fit.values["c0"],
+        c1=0.0,
+        w=0.0,
+        source=source,
+    )
+
+
+def _tiers(
+    rows: Sequence[Row], ranks: int, local: int, source: str, fits: dict[str, Fit]
+) -> tuple[TierSpec, ...]:
+    talk = _of(rows, "collective") + _of(rows, "p2p")
+    inside = [r for r in talk if r["stride"] == 1 and r.get("ranks", 2) <= local]
+    across = [r for r in talk if r not in inside]
+    found = [_tier("node", local, inside, source, fits)]
+    if ranks > local:
+        found.append(_tier("network", ranks, across, source, fits))
+    return tuple(found)
+
+
+def _tier(
+    name: str, devices: int, rows: Sequence[Row], source: str, fits: dict[str, Fit]
+) -> TierSpec:
+    if not rows:
+        return TierSpec(
+            name=name, devices=devices, bytes_per_s=1e9, latency_s=0.0, efficiency=1.0,
+            source="one rank: nothing was measured",
+        )  # fmt: skip
+    fit = fits[f"network {name}"] = fit_network(rows, devices)
+    return TierSpec(
+        name=name,
+        devices=devices,
+        bytes_per_s=fit.values["bytes_per_s"],
+        latency_s=fit.values["latency_s"],
+        ramp_s=fit.values["ramp_s"],
+        efficiency=1.0,
+        source=source,
+    )

@@ -1,0 +1,298 @@
+"""`gangsaw measure`: which probes run, their file of results, and the cluster that comes out.
+
+Every finished probe is one line of `measure.jsonl`; a run that was interrupted goes on behind the
+last line. Ranks measure together, as they train together: on shared cores or under a power limit
+one rank alone would be too fast.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+
+from gangsaw.errors import InputError, RunFailedError
+from gangsaw.run.assemble import cluster_from
+from gangsaw.run.fitting import spread
+from gangsaw.run.launch import join, start_ranks, started_by_torchrun
+from gangsaw.run.probes import Bench, Probe, layer_bytes, seconds_of, sustained_rate
+from gangsaw.spec.base import Count, Document, Positive
+from gangsaw.spec.cluster import ClusterSpec
+from gangsaw.spec.model import ModelSpec
+
+RESULTS = "measure.jsonl"
+NOISY_SPREAD = 0.25
+"""Quartile range over median above which a probe counts as noisy."""
+NOISY_SHARE = 1 / 3
+"""Share of noisy probes above which the machine counts as too noisy."""
+
+
+class MeasureConfig(Document):
+    """What is measured, and how long."""
+
+    out: str
+    ranks: Count = 1
+    model: ModelSpec
+    seq_len: Count = 256
+    precisions: tuple[Literal["fp32", "bf16"], ...] = ("fp32",)
+    device: Literal["cpu", "cuda"] = "cpu"
+    budget_s: Positive = 0.3
+    sustained_s: Positive = 3.0
+    largest_bytes: Count = 2**25
+    checkpoint_bytes: Count = 2**26
+    memory_bytes: tuple[Count, ...] = (2**26, 2**27, 2**28)
+    """Buffers that are copied; smaller ones would measure caches."""
+
+
+def probes_of(cfg: MeasureConfig) -> list[Probe]:
+    """All probes in order: quick ones first, so that an early end still gives a cluster."""
+    found = [*_compute_probes(cfg), *_layer_probes(cfg), *_network_probes(cfg)]
+    for write in (True, False):
+        found.append({"kind": "checkpoint", "write": write, "bytes": cfg.checkpoint_bytes})
+    return list({key_of(p): p for p in found}.values())
+
+
+def _compute_probes(cfg: MeasureConfig) -> list[Probe]:
+    kind = cfg.model.kinds[cfg.model.order[0]]
+    ffn = kind.mlp.ffn if kind.mlp else (kind.moe.expert.ffn if kind.moe else 4 * kind.hidden)
+    width, tokens = kind.hidden, cfg.seq_len
+    found: list[Probe] = []
+    for dtype in cfg.precisions:
+        for tp in _divisors(cfg):
+            found += [
+                {"kind": "gemm", "m": m, "n": n, "k": k, "dtype": dtype}
+                for m, n, k in (
+                    (tokens, kind.attention.q_width // tp, width),
+                    (tokens, ffn // tp, width),
+                    (tokens, width, ffn // tp),
+                    (4 * tokens, ffn // tp, width),
+                    (4 * tokens, width, ffn // tp),
+                )
+            ]
+        for seq in (tokens, 2 * tokens, 4 * tokens):
+            for backward in (False, True):
+                found.append(
+                    {
+                        "kind": "attention", "seq": seq, "heads": kind.attention.heads,
+                        "head_dim": kind.attention.head_dim, "dtype": dtype, "backward": backward,
+                    }
+                )  # fmt: skip
+    return found + [{"kind": "memory", "bytes": s} for s in cfg.memory_bytes]
+
+
+def _divisors(cfg: MeasureConfig) -> list[int]:
+    """Candidate TP sizes: powers of two within the ranks that divide the model's heads."""
+    kind = cfg.model.kinds[cfg.model.order[0]]
+    heads = (kind.attention.heads, kind.attention.kv_heads)
+    return [
+        t for t in (1, 2, 4, 8, 16, 32)
+        if cfg.ranks % t == 0 and all(h % t == 0 for h in heads) and cfg.seq_len % t == 0
+    ]  # fmt: skip
+
+
+def _layer_probes(cfg: MeasureConfig) -> list[Probe]:
+    layer = cfg.model.order[0]
+    return [
+        {
+            "kind": "layer", "layer": layer, "seq": cfg.seq_len, "mbs": 1, "tp": tp, "dtype": dtype,
+            "backward": backward,
+        }
+        for dtype in cfg.precisions for tp in _divisors(cfg) for backward in (False, True)
+        if cfg.model.kinds[layer].moe is None or tp == 1
+    ]  # fmt: skip
+
+
+def _network_probes(cfg: MeasureConfig) -> list[Probe]:
+    if cfg.ranks < 2:
+        return []
+    sizes = [s for s in (2**12, 2**16, 2**20, 2**23, 2**25, 2**28) if s <= cfg.largest_bytes]
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", str(cfg.ranks)))
+    groups = [(r, 1) for r in (2, 4, 8, 16, 32, 64) if cfg.ranks % r == 0 and r <= local]
+    if (local, 1) not in groups and local > 1:
+        groups.append((local, 1))
+    if cfg.ranks > local:
+        groups += [(cfg.ranks // local, local), (cfg.ranks, 1)]
+    found: list[Probe] = []
+    for ranks, stride in dict.fromkeys(groups):
+        for operation in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
+            found += [
+                {
+                    "kind": "collective",
+                    "operation": operation,
+                    "ranks": ranks,
+                    "stride": stride,
+                    "bytes": s,
+                }
+                for s in sizes
+            ]
+    for stride in sorted({1, local} if cfg.ranks > local else {1}):
+        found += [{"kind": "p2p", "stride": stride, "bytes": s} for s in sizes]
+    return found
+
+
+def key_of(probe: Probe) -> str:
+    """What a probe is recognised by in the file."""
+    return json.dumps(probe, sort_keys=True)
+
+
+def read_results(out: Path) -> dict[str, dict[str, Any]]:
+    """Finished probes of an earlier run; a torn last line is left out."""
+    path = out / RESULTS
+    found: dict[str, dict[str, Any]] = {}
+    if path.exists():
+        for line in path.read_text().splitlines():
+            try:
+                row = json.loads(line)
+                found[row["key"]] = row
+            except (ValueError, KeyError, TypeError):
+                continue
+    return found
+
+
+def _close_torn_line(path: Path) -> None:
+    """End a line that an interruption cut, so that the next result gets one of its own."""
+    if path.exists() and not path.read_bytes().endswith(b"\n"):
+        with path.open("a") as file:
+            file.write("\n")
+
+
+def measure_rank(text: str) -> None:
+    """One rank of a measurement, from its configuration as JSON."""
+    cfg = MeasureConfig.model_validate_json(text)
+    join(cfg.device)
+    try:
+        run_probes(cfg)
+    finally:
+        dist.destroy_process_group()
+
+
+def run_probes(cfg: MeasureConfig, say: Callable[[str], None] | None = None) -> None:
+    """All probes that have no result yet; rank 0 writes each as it is finished."""
+    out = Path(cfg.out)
+    bench = Bench(torch.device(cfg.device), cfg.model, out)
+    lead = bench.rank == 0
+    done: list[Any] = [sorted(read_results(out)) if lead else None]
+    dist.broadcast_object_list(done, src=0)
+    known = set(done[0])
+    if lead:
+        _close_torn_line(out / RESULTS)
+    probes = probes_of(cfg)
+    for number, probe in enumerate(probes, 1):
+        key = key_of(probe)
+        if key in known:
+            continue
+        row = _run(bench, probe, cfg)
+        if lead:
+            with (out / RESULTS).open("a") as file:
+                file.write(json.dumps({"key": key, **probe, **row}) + "\n")
+            (say or _progress)(f"{number}/{len(probes)} {_words(probe)}: {row['median_s']:.3g} s")
+    if lead and "machine" not in known:
+        row = _machine(bench, cfg)
+        with (out / RESULTS).open("a") as file:
+            file.write(json.dumps({"key": "machine", "kind": "machine", **row}) + "\n")
+    dist.barrier()
+    (out / f"probe-{bench.rank}.bin").unlink(missing_ok=True)
+
+
+def _run(bench: Bench, probe: Probe, cfg: MeasureConfig) -> dict[str, Any]:
+    mine = seconds_of(bench, probe, cfg.budget_s)
+    if probe["kind"] == "p2p":
+        mine = [s / 2 for s in mine]
+    every: list[Any] = [None] * bench.world
+    dist.all_gather_object(every, mine)
+    # A repetition takes as long as its slowest rank.
+    slowest = [max(column) for column in zip(*(e for e in every if e), strict=False)]
+    low, middle, wide = spread(slowest)
+    row: dict[str, Any] = {
+        "low_s": low, "median_s": middle, "spread_frac": wide, "repetitions": len(slowest),
+        "noisy": wide > NOISY_SPREAD,
+    }  # fmt: skip
+    if probe["kind"] == "layer" and probe["backward"]:
+        row["kept_bytes"] = layer_bytes(bench, probe)
+    return row
+
+
+def _machine(bench: Bench, cfg: MeasureConfig) -> dict[str, Any]:
+    """Host, versions, memory, and burst against sustained rate (this rank alone)."""
+    width = cfg.model.kinds[cfg.model.order[0]].hidden
+    side = max(256, min(8192 if cfg.device == "cuda" else 512, width))
+    probe: Probe = {"m": side, "n": side, "k": side, "dtype": cfg.precisions[0]}
+    burst, sustained = sustained_rate(bench, probe, cfg.sustained_s)
+    if cfg.device == "cuda":
+        name, memory = torch.cuda.get_device_name(), float(torch.cuda.mem_get_info()[1])
+        sms = torch.cuda.get_device_properties(0).multi_processor_count
+    else:
+        pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        name, memory, sms = _cpu_name(), pages / bench.world, 1
+    return {
+        "name": name, "memory_bytes": memory, "sm_count": sms, "burst_flops_per_s": burst,
+        "sustained_flops_per_s": sustained, "host": platform.node(), "torch": torch.__version__,
+        "python": sys.version.split()[0], "cores": os.cpu_count(), "backend": dist.get_backend(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(), "ranks": bench.world,
+        "local": int(os.environ.get("LOCAL_WORLD_SIZE", str(bench.world))), "median_s": 0.0,
+    }  # fmt: skip
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _words(probe: Probe) -> str:
+    return " ".join(f"{k}={v}" for k, v in probe.items() if k != "kind").join(
+        (probe["kind"] + " ", "")
+    )
+
+
+def _progress(text: str) -> None:
+    sys.stderr.write(f"measure {text}\n")
+
+
+def measure(cfg: MeasureConfig) -> Path:
+    """Run what is missing, on local ranks or as a rank of torchrun; the folder of results."""
+    out = Path(cfg.out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {cfg.out}: {error.strerror}") from error
+    if started_by_torchrun():
+        measure_rank(cfg.model_dump_json())
+    else:
+        start_ranks(cfg.ranks, measure_rank, cfg.model_dump_json(), cfg.device)
+    return out
+
+
+def measured_cluster(out: Path) -> tuple[ClusterSpec, dict[str, Any]]:
+    """The cluster of a finished measurement, and what to know about it (residuals, noise)."""
+    rows = list(read_results(out).values())
+    machine = next((r for r in rows if r["kind"] == "machine"), None)
+    if machine is None:
+        raise RunFailedError(f"{out}: the measurement is not finished; run it again to go on")
+    cluster, facts = cluster_from(rows, machine)
+    facts["noise"] = noise(rows)
+    return cluster, facts
+
+
+def noise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Share of noisy probes, their names, and whether the machine was too noisy to trust."""
+    timed = [r for r in rows if "noisy" in r]
+    noisy = [r for r in timed if r["noisy"]]
+    share = len(noisy) / len(timed) if timed else 0.0
+    return {
+        "noisy_frac": share,
+        "too_noisy": share > NOISY_SHARE,
+        "noisiest": [r["key"] for r in sorted(noisy, key=lambda r: -r["spread_frac"])[:5]],
+    }

@@ -1,0 +1,244 @@
+"""Measuring: known curves are found again, noise is told, an interrupted run goes on."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small import tiny
+
+from gangsaw.cost.gemm import gemm_s
+from gangsaw.errors import RunFailedError
+from gangsaw.read.clusters import load_cluster
+from gangsaw.read.stacks import load_stack
+from gangsaw.run.assemble import cluster_from
+from gangsaw.run.fitting import (
+    collective_s,
+    fit_attention,
+    fit_gemm,
+    fit_memory,
+    fit_network,
+    one_tier,
+    spread,
+)
+from gangsaw.run.measure import (
+    RESULTS,
+    MeasureConfig,
+    key_of,
+    measured_cluster,
+    noise,
+    probes_of,
+    read_results,
+    run_probes,
+)
+from gangsaw.search.estimate import estimate
+from gangsaw.spec import Job, Plan, Recipe
+from gangsaw.spec.cluster import ClusterSpec
+from gangsaw.trace.cluster_toml import cluster_toml
+
+SHAPES = [(m, n, k) for m in (256, 512, 2048) for n in (512, 1408, 4096) for k in (64, 512, 2048)]
+
+
+def _device(peak, frac, k0, launch, hbm):
+    from gangsaw.cost.lower_cluster import device_of
+
+    base = device_of(load_cluster("h100-sxm:8"), "bf16")
+    return base._replace(
+        peak=peak,
+        gemm_frac=frac,
+        gemm_k0=k0,
+        gemm_launch_s=launch,
+        hbm=hbm,
+        hbm_frac=1.0,
+        sustained=1.0,
+        sm=1.0,
+    )
+
+
+@settings(max_examples=15, deadline=None)
+@given(rate=st.floats(1e10, 1e14), k0=st.floats(20, 400), seed=st.integers(0, 99))
+def test_gemm_curve_is_found_again(rate, k0, seed):
+    """Rows made by the prediction's own formula, with 3 % of noise, give its parameters back."""
+    device = _device(rate, 1.0, k0, 5e-6, rate / 20)
+    rng = np.random.default_rng(seed)
+    rows = [
+        {"m": m, "n": n, "k": k, "low_s": gemm_s(m, n, k, False, device) * rng.lognormal(0, 0.03)}
+        for m, n, k in SHAPES
+    ]
+    fit = fit_gemm(rows, rate / 20)
+    assert fit.values["asymptote_flops_per_s"] == pytest.approx(rate, rel=0.2)
+    assert fit.residual < 0.06
+    again = _device(
+        fit.values["asymptote_flops_per_s"],
+        1.0,
+        fit.values["k0"],
+        fit.values["launch_s"],
+        rate / 20,
+    )
+    for m, n, k in ((1024, 1408, 512), (256, 4096, 1024)):
+        assert gemm_s(m, n, k, False, again) == pytest.approx(
+            gemm_s(m, n, k, False, device), rel=0.08
+        )
+
+
+def _talk(net, ranks, seed=0):
+    rng = np.random.default_rng(seed)
+    rows = [
+        {"kind": "collective", "operation": o, "ranks": ranks, "bytes": 4**i}
+        for o in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+        for i in range(5, 14)
+    ]
+    rows += [{"kind": "p2p", "bytes": 4**i} for i in range(5, 14)]
+    for row in rows:
+        row["low_s"] = collective_s(row, net) * rng.lognormal(0, 0.05)
+    return rows
+
+
+@pytest.mark.parametrize(("rate", "latency"), [(2e9, 40e-6), (4.5e11, 4e-6), (12.5e6, 1e-3)])
+def test_network_curve_is_found_again(rate, latency):
+    fit = fit_network(_talk(one_tier(8, rate, latency, 5e-5), 8), 8)
+    assert fit.values["bytes_per_s"] == pytest.approx(rate, rel=0.1)
+    assert fit.values["latency_s"] == pytest.approx(latency, rel=0.2)
+    assert fit.residual < 0.08
+
+
+def test_a_wrong_curve_shows_in_the_residual():
+    rows = _talk(one_tier(8, 1e10, 1e-5, 5e-5), 8)
+    for row in rows[::2]:
+        row["low_s"] *= 3
+    assert fit_network(rows, 8).residual > 0.3
+
+
+def test_attention_and_memory():
+    rows = [
+        {
+            "seq": s,
+            "heads": 8,
+            "head_dim": 64,
+            "backward": b,
+            "low_s": 2 * s**2 * 8 * 64 / 1e12 * (1 + 300 / s) * (1 / 0.4 + b * 2.5 / 0.3),
+        }
+        for s in (256, 512, 1024, 4096)
+        for b in (False, True)
+    ]
+    fit = fit_attention(rows, 1e12)
+    assert fit.values["a_fwd"] == pytest.approx(0.4, rel=0.02)
+    assert fit.values["a_bwd"] == pytest.approx(0.3, rel=0.02)
+    assert fit.values["c0"] == pytest.approx(300, rel=0.05)
+    memory = fit_memory(
+        [
+            {"bytes": 2**27, "low_s": 0.01},
+            {"bytes": 2**28, "low_s": 0.025},
+            {"bytes": 2**28, "low_s": 0.03},
+        ]
+    )
+    assert memory.values["bytes_per_s"] == 2**27 / 0.01
+    assert 0 < memory.values["frac"] <= 1
+
+
+def test_noise_is_told():
+    assert spread([1.0] * 9)[2] == 0.0
+    rows = [{"key": str(i), "noisy": i < 4, "spread_frac": i / 10} for i in range(9)]
+    found = noise(rows)
+    assert found["too_noisy"]
+    assert found["noisiest"][0] == "3"
+    assert not noise([{**r, "noisy": False} for r in rows])["too_noisy"]
+
+
+def _config(out, **more):
+    return MeasureConfig(
+        out=str(out),
+        ranks=2,
+        model=tiny(),
+        seq_len=64,
+        budget_s=0.002,
+        sustained_s=0.2,
+        largest_bytes=2**16,
+        checkpoint_bytes=2**20,
+        memory_bytes=(2**20, 2**21),
+        **more,
+    )
+
+
+def _probe(cfg, stop_after=None):
+    said = []
+
+    def say(text):
+        said.append(text)
+        if stop_after is not None and len(said) == stop_after:
+            raise KeyboardInterrupt("the user stops it")
+
+    try:
+        run_probes(cfg, say)
+    except KeyboardInterrupt:
+        raise RuntimeError("stopped") from None
+    return said
+
+
+@pytest.fixture(scope="module")
+def measured(pool, tmp_path_factory):
+    """Interrupted after ten probes, its last line torn, then run to the end."""
+    out = tmp_path_factory.mktemp("measure")
+    cfg = _config(out)
+    with pytest.raises(RunFailedError):
+        pool.run(2, _probe, cfg, 10, limit_s=20)
+    lines = (out / RESULTS).read_text()
+    assert lines.count("\n") == 10
+    (out / RESULTS).write_text(lines[:-30])
+    said = pool.run(2, _probe, cfg)[0]
+    return out, cfg, said
+
+
+def test_an_interrupted_measurement_goes_on(measured):
+    out, cfg, said = measured
+    assert len(said) == len(probes_of(cfg)) - 9
+    assert set(read_results(out)) == {key_of(p) for p in probes_of(cfg)} | {"machine"}
+    assert not list(out.glob("probe-*.bin"))
+
+
+def test_an_unfinished_measurement_gives_no_cluster(tmp_path):
+    (tmp_path / RESULTS).write_text(json.dumps({"key": "x", "kind": "gemm"}) + "\n")
+    with pytest.raises(RunFailedError, match="not finished"):
+        measured_cluster(tmp_path)
+
+
+def test_the_cluster_is_a_cluster(measured):
+    out, cfg, _ = measured
+    cluster, facts = measured_cluster(out)
+    assert cluster.devices == 2
+    assert cluster.device.peak_flops_per_s["fp32"] > 1e8
+    assert cluster.device.memory_bytes_per_s > 1e8
+    assert cluster.tiers[0].bytes_per_s > 1e5
+    assert 0 < cluster.device.sustained_frac <= 1
+    assert ClusterSpec.model_validate(tomllib.loads(cluster_toml(cluster, ["x"]))) == cluster
+    assert {r["tp"] for r in facts["layers"]} == {1, 2}
+    assert {r["backward"] for r in facts["layers"]} == {False, True}
+    assert all(r["kept_bytes"] > 0 for r in facts["layers"] if r["backward"] and r["tp"] == 1)
+    for fit in facts["fits"].values():
+        assert np.isfinite(fit["residual"])
+    job = Job(
+        model=cfg.model,
+        recipe=Recipe(seq_len=64, global_batch=2, precision="fp32"),
+        cluster=cluster,
+        stack=load_stack("unknown"),
+    )
+    assert estimate(job, Plan(dp=2)).step_time_s > 0
+
+
+def test_across_nodes_there_are_two_tiers(measured):
+    """Eight ranks on two hosts, made from known curves: both tiers come back."""
+    out, _, _ = measured
+    rows = [r for r in read_results(out).values() if r["kind"] not in ("collective", "p2p")]
+    machine = {**read_results(out)["machine"], "ranks": 8, "local": 4}
+    fast, slow = one_tier(4, 1e11, 5e-6, 5e-5), one_tier(8, 1e9, 5e-5, 5e-5)
+    rows += [{**r, "stride": 1} for r in _talk(fast, 4)]
+    rows += [{**r, "stride": 4, "ranks": 2} for r in _talk(slow, 2)]
+    cluster, _ = cluster_from(rows, machine)
+    assert [t.name for t in cluster.tiers] == ["node", "network"]
+    assert cluster.tiers[0].bytes_per_s == pytest.approx(1e11, rel=0.15)
+    assert cluster.tiers[1].bytes_per_s == pytest.approx(1e9, rel=0.15)
+    assert [t.devices for t in cluster.tiers] == [4, 8]
