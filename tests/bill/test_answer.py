@@ -3,10 +3,12 @@
 import csv
 import json
 import math
+from pathlib import Path
 
 import pytest
 
 from gangsaw.cli.main import run
+from gangsaw.report.pdf import find_browser
 
 JOB = ["bill", "llama-3.1-8b", "h100-sxm:64", "--tp", "2", "--pp", "2", "--mbs", "1",
        "--seq-len", "4096", "--global-batch", "256"]  # fmt: skip
@@ -137,3 +139,54 @@ def test_wrong_files_are_one_line(tmp_path, name, body, words):
     assert len(err.strip().splitlines()) == 1
     for word in words:
         assert word in err
+
+
+def test_bill_by_stage_holds_the_same_step_within_a_few_per_cent():
+    plain, staged = bill(), bill("--by-stage")
+    invoice = staged["invoices"][0]
+    stages = {x["stage"] for x in invoice["lines"]}
+    assert stages == {"0", "1", "all"}
+    assert math.fsum(x["device_s"] for x in invoice["lines"]) == invoice["device_s"]
+    assert staged["device_s"] == pytest.approx(plain["device_s"], rel=0.05)
+    causes = {x["cause"] for x in invoice["lines"]}
+    assert {"compute", "tp_comm", "bubble", "dp_comm", "optimizer"} <= causes
+    code, out, _ = run([*JOB, "--by-stage"])
+    assert code == 0 and "idle share by stage: 0 " in out
+
+
+def test_measured_traces_are_billed_by_the_same_code():
+    traces = str(Path(__file__).parents[1] / "data" / "own-run")
+    code, out, err = run([*JOB, "--trace", traces, "--json"])
+    assert code == 0, err
+    invoice = json.loads(out)["invoices"][0]
+    assert math.fsum(x["device_s"] for x in invoice["lines"]) == invoice["device_s"]
+    assert invoice["device_s"] == pytest.approx(64 * invoice["wall_s"])
+    assert len({x["stage"] for x in invoice["lines"]}) > 1
+    code, _, err = run([*JOB, "--trace", traces, "--by-stage"])
+    assert code == 2 and "one of them" in err
+    code, _, err = run([*JOB, "--trace", "/nowhere"])
+    assert code == 2 and "no such file" in err
+
+
+def test_spot_pays_for_preemptions_in_the_run():
+    calm = bill("--tokens", "10B", "--per", "run")
+    spot = bill("--tokens", "10B", "--per", "run", "--offer", "spot")
+    rate = 0.5 * 8 + 64 / 50_677  # preemptions of 8 nodes and failures of 64 devices, an hour
+    assert 1 / (spot["terms"]["device_mtbf_h"] / 64) == pytest.approx(rate)
+    phases = {x["phase"]: 0.0 for x in spot["invoices"][0]["lines"]}
+    for line in spot["invoices"][0]["lines"]:
+        phases[line["phase"]] += line["device_s"]
+    assert phases["failures"] > 0.2 * phases["training"]
+    assert spot["invoices"][0]["wall_s"] > 1.2 * calm["invoices"][0]["wall_s"]
+    assert "spot.preemption.rate" in spot["invoices"][0]["figures"]
+
+
+def test_page_is_printed_to_pdf_where_a_browser_is_at_hand(tmp_path, monkeypatch):
+    target = tmp_path / "bill.pdf"
+    if find_browser() is not None:
+        code, _, err = run([*JOB, "--pdf", str(target)])
+        assert code == 0, err
+        assert target.read_bytes().startswith(b"%PDF-")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, _, err = run([*JOB, "--pdf", str(target)])
+    assert code == 1 and "--html" in err and len(err.strip().splitlines()) == 1

@@ -24,7 +24,20 @@ OUTPUT = {"--json", "--seed"}
 THRESHOLD = {
     "--over", "--range", "--map", "--objective", "--energy-price", "--robust", "--html",
 }  # fmt: skip
-BILL = {"--site", "--batches", "--per", "--offer", "--own", "--run", "--against", "--csv", "--html"}
+BILL = {
+    "--pdf",
+    "--by-stage",
+    "--trace",
+    "--site",
+    "--batches",
+    "--per",
+    "--offer",
+    "--own",
+    "--run",
+    "--against",
+    "--csv",
+    "--html",
+}
 TRAIN = {
     "--data", "--model", "--out", "--steps", "--seq-len", "--num-microbatches", "--precision",
     "--lr", "--warmup", "--tokenizer", "--checkpoint-every", "--trace-steps", "--resume",

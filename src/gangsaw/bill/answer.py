@@ -194,6 +194,23 @@ def bill_answer(
     )
 
 
+def terms_of_offer(
+    terms: RunTerms | None, offer: str, book: PriceBook, cluster: ClusterSpec
+) -> RunTerms | None:
+    """Terms under an offer: spot instances are taken away at the book's rate, node by node.
+
+    Each loss stops the whole job, so rates of failures and of preemptions add.
+    """
+    if terms is None or not offer.startswith("spot"):
+        return terms
+    key = "spot.preemption.rate"
+    lost_per_device_h = book.value(key, "1/instance-hour") / cluster.host.devices
+    if terms.device_mtbf_h is not None:
+        lost_per_device_h += 1 / terms.device_mtbf_h
+    figures = tuple(dict.fromkeys((*terms.figures, key)))
+    return terms.model_copy(update={"device_mtbf_h": 1 / lost_per_device_h, "figures": figures})
+
+
 def terms_with(
     book: PriceBook, tokens: float | None, params: float, stated: dict[str, object]
 ) -> RunTerms | None:

@@ -106,6 +106,52 @@ def use_of_ranks(
     )
 
 
+BUSY_CAUSES = ("compute", "recompute", "tp_comm", "cp_comm", "ep_comm")
+"""Causes of the time that a pipeline action takes, which a simulated row holds together."""
+AFTER_CAUSES = ("dp_comm", "optimizer", "offload", "host")
+"""Causes of a step outside its pipeline."""
+
+
+def use_of_plan_timeline(
+    result: PlanResult, timeline: Timeline, tokens_per_step: int, title: str = ""
+) -> StepUse:
+    """The use of one step by stage: the simulated pipeline, and the estimate's rest of the step.
+
+    What ranks work on is split by the estimate's shares of compute, recompute and exposed
+    communication inside a layer; what follows the pipeline (gradient reduction, optimizer, host)
+    is added on all stages. The step is the timeline's pipeline plus that rest.
+    """
+    devices = round(result.bill.device_s / result.step_time_s)
+    spent = {x.cause: x.device_s / devices for x in result.bill.lines}
+    busy_s = math.fsum(spent.get(c, 0.0) for c in BUSY_CAUSES)
+    after = {c: spent[c] for c in AFTER_CAUSES if spent.get(c)}
+    each = devices // timeline.ranks
+    own = use_of_timeline(timeline, each, tokens_per_step, title)
+    lines: list[Use] = []
+    for line in own.lines:
+        if line.cause != "compute" or busy_s == 0.0:
+            lines.append(line)
+            continue
+        for cause in BUSY_CAUSES:
+            part_s = line.device_s * spent.get(cause, 0.0) / busy_s
+            for tier, share in tier_shares(result, cause).items():
+                if part_s:
+                    lines.append(
+                        Use(cause=cause, device_s=part_s * share, stage=line.stage, tier=tier)
+                    )
+    for cause, seconds in after.items():
+        for tier, share in tier_shares(result, cause).items():
+            lines.append(Use(cause=cause, device_s=devices * seconds * share, tier=tier))
+    return StepUse(
+        title=title or plan_words(result),
+        devices=devices,
+        step_time_s=own.step_time_s + math.fsum(after.values()),
+        tokens_per_step=tokens_per_step,
+        lines=tuple(lines),
+        source="simulation",
+    )
+
+
 def plan_words(result: PlanResult) -> str:
     """`tp8 pp16 dp128 1f1b`: the degrees above one and the schedule."""
     plan = result.plan

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from gangsaw.search.site import FullBill
     from gangsaw.spec.invoice import StepUse
     from gangsaw.spec.job import Job
+    from gangsaw.spec.plan import Plan
     from gangsaw.spec.price import PriceBook
+    from gangsaw.spec.result import EstimateResult, PlanDoc
 
 Text = str | None
 _PANEL = "Bill"
@@ -49,6 +51,15 @@ class BillFlags:
     against: Annotated[
         Text, _flag("--against", "FILE", "a second plan (TOML or JSON), compared line by line")
     ] = None
+    by_stage: Annotated[
+        bool,
+        typer.Option(
+            "--by-stage", help="bill the simulated pipeline, stage by stage", rich_help_panel=_PANEL
+        ),
+    ] = False
+    trace: Annotated[
+        Text, _flag("--trace", "PATH", "bill measured profiler traces: a file, or a folder of them")
+    ] = None
     site: Annotated[
         bool,
         typer.Option(
@@ -66,6 +77,7 @@ class BillFlags:
         ),
     ] = False
     csv: Annotated[Text, _flag("--csv", "FILE.csv", "write every line of the last invoice")] = None
+    pdf: Annotated[Text, _flag("--pdf", "FILE.pdf", "print the page; needs a Chromium")] = None
     html: Annotated[Text, _flag("--html", "FILE.html", "write the invoices as a page")] = None
 
 
@@ -75,18 +87,17 @@ def command(
 ) -> None:
     """Bill one plan: device-hours and money by cause, a step, a million tokens and a run."""
     from gangsaw.bill.answer import bill_answer
-    from gangsaw.bill.use import use_of_plan
     from gangsaw.cli.options import estimated
     from gangsaw.read.prices import load_prices
 
     target_csv = files.writable("--csv", flags.csv, (".csv",)) if flags.csv else None
     target_html = files.writable("--html", flags.html, (".html", ".htm")) if flags.html else None
+    target_pdf = files.writable("--pdf", flags.pdf, (".pdf",)) if flags.pdf else None
     book = load_prices(recipe.prices)
     job, result = estimated(args, recipe, cut, output)
     choices = _choices(flags, book, job)
-    tokens = job.recipe.tokens_per_step
     answer = bill_answer(
-        use_of_plan(result, tokens),
+        _use(flags, job, result),
         job.cluster,
         book,
         choices,
@@ -105,22 +116,71 @@ def command(
 
         target_html.write_text(answer_html(answer), encoding="utf-8")
         screen.note(f"wrote {target_html}")
+    if target_pdf:
+        from gangsaw.report.invoice import answer_html
+        from gangsaw.report.pdf import print_pdf
+
+        print_pdf(answer_html(answer), target_pdf)
+        screen.note(f"wrote {target_pdf}")
     if output.json:
         screen.write_json(answer)
         return
     screen.show(lambda console: _print(answer, console))
 
 
+def _use(flags: BillFlags, job: Job, result: EstimateResult) -> StepUse:
+    """The step that is billed: the estimate's, the simulated pipeline's, or a measured one."""
+    from gangsaw.bill.use import use_of_plan, use_of_plan_timeline, use_of_timeline
+
+    tokens = job.recipe.tokens_per_step
+    if flags.trace is not None:
+        if flags.by_stage:
+            raise InputError(
+                "--trace and --by-stage: a bill is of one timeline. Legal: one of them"
+            )
+        from pathlib import Path
+
+        from gangsaw.cli.reconcile import trace_files
+        from gangsaw.trace.measured import measure_files
+
+        line = measure_files(trace_files(Path(flags.trace))).timeline
+        if job.cluster.devices % line.ranks:
+            raise InputError(
+                f"--trace {flags.trace} has {line.ranks} ranks, the cluster"
+                f" {job.cluster.devices} devices: each rank stands for equally many"
+            )
+        return use_of_timeline(line, job.cluster.devices // line.ranks, tokens, "measured step")
+    if flags.by_stage:
+        from gangsaw.search.timeline import plan_timeline
+
+        line = plan_timeline(job, plan_of(result.plan))
+        return use_of_plan_timeline(result, line, tokens)
+    return use_of_plan(result, tokens)
+
+
+def plan_of(document: PlanDoc) -> Plan:
+    """The plan that a document shows."""
+    from gangsaw.spec.plan import Plan
+
+    fields = document.model_dump()
+    recompute, _, layers = str(fields["recompute"]).partition(":")
+    return Plan.model_validate(
+        {**fields, "recompute": recompute, "recompute_layers": int(layers or 0)}
+    )
+
+
 def _choices(flags: BillFlags, book: PriceBook, job: Job) -> BillChoices:
     """The bill's flags as what the bill is asked for."""
-    from gangsaw.bill.answer import PERS, BillChoices, terms_with
+    from gangsaw.bill.answer import PERS, BillChoices, terms_of_offer, terms_with
 
     wanted = [p for text in flags.per or () for p in text.split(",")]
     per = [PERS[PERS.index(values.choice("--per", p, PERS))] for p in wanted]
     stated = files.read_table(flags.run) if flags.run else {}
     terms = terms_with(book, job.recipe.tokens, float(job.model.params()), stated)
+    offer = (flags.offer or "").strip()
+    terms = terms_of_offer(terms, offer, book, job.cluster)
     return BillChoices(
-        offer=(flags.offer or "").strip(),
+        offer=offer,
         owned=files.read_table(flags.own) if flags.own else None,
         terms=terms,
         per=tuple(dict.fromkeys(per)),
@@ -132,14 +192,10 @@ def _with_site(answer: BillAnswer, flags: BillFlags, book: PriceBook, job: Job) 
     from gangsaw.cli.threshold import ThresholdFlags, money_of
     from gangsaw.search.parameters import Case
     from gangsaw.search.site import FullBill, batch_sweep, site_answer
-    from gangsaw.spec.plan import Plan
 
     site = sweep = None
     if (flags.site or flags.batches) and answer.plan is not None:
-        fields = answer.plan.model_dump()
-        recompute, _, layers = str(fields["recompute"]).partition(":")
-        fields |= {"recompute": recompute, "recompute_layers": int(layers or 0)}
-        plan = Plan.model_validate(fields)
+        plan = plan_of(answer.plan)
         case = Case(answer.title, job, plan, money_of(job, ThresholdFlags()))
         site = site_answer(case, book) if flags.site else None
         if flags.batches:

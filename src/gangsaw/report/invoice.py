@@ -109,6 +109,9 @@ def _footnotes(invoice: Invoice) -> list[str]:
     if len(phases) > 1:
         parts = (f"{name} {format_usd(usd)}" for name, (_, usd) in phases.items())
         out.append("by phase: " + ", ".join(parts))
+    stages = {k: v for k, v in invoice.totals("stage").items() if k != "all"}
+    if stages:
+        out += _stage_lines(invoice)
     tiers = {t: s for t, (s, _) in invoice.totals("tier").items() if t != "device" and s > 0}
     if tiers:
         parts = (f"{t} {significant(s / HOUR_S)} device-hours" for t, s in tiers.items())
@@ -119,6 +122,21 @@ def _footnotes(invoice: Invoice) -> list[str]:
     if invoice.stale:
         out.append("figures older than a year: " + ", ".join(invoice.stale))
     return [part for line in out for part in _wrapped(line)]
+
+
+def _stage_lines(invoice: Invoice) -> list[str]:
+    """Device-hours and idle share of each stage: which one waits."""
+    busy: dict[str, float] = {}
+    idle: dict[str, float] = {}
+    for line in invoice.lines:
+        share = idle if line.cause in IDLE_CAUSES else busy
+        share[line.stage] = share.get(line.stage, 0.0) + line.device_s
+    names = sorted((s for s in {*busy, *idle} if s != "all"), key=lambda s: (len(s), s))
+    parts = []
+    for name in names:
+        total = busy.get(name, 0.0) + idle.get(name, 0.0)
+        parts.append(f"{name} {format_frac(idle.get(name, 0.0) / total if total else 0.0)}")
+    return ["idle share by stage: " + ", ".join(parts)]
 
 
 def _wrapped(line: str, width: int = 100) -> list[str]:
