@@ -44,9 +44,10 @@ TRAIN = {
     "--restarts", "--sample",
 }  # fmt: skip
 FLAGS = {
-    "plan": RECIPE | PLAN | LIMITS | OUTPUT | {"--report"},
-    "estimate": RECIPE | PLAN | OUTPUT | {"--report"},
-    "explain": RECIPE | OUTPUT,
+    "plan": RECIPE | PLAN | LIMITS | OUTPUT | {"--report", "--site"},
+    "estimate": RECIPE | PLAN | OUTPUT | {"--report", "--site"},
+    "explain": RECIPE | OUTPUT | {"--site"},
+    "calibrate": OUTPUT | {"-o", "--out", "--suggest", "--gemm-sweep"},
     "timeline": RECIPE | PLAN | OUTPUT | {"--out"},
     "bill": RECIPE | PLAN | OUTPUT | BILL,
     "train": PLAN | OUTPUT | TRAIN,
@@ -67,6 +68,7 @@ ARGUMENTS = {
     "scorecard": ["model", "cluster"],
     "model": ["model"],
     "validate": ["file"],
+    "calibrate": ["file"],
     "schema": ["verb"],
 }
 

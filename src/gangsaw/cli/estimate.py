@@ -6,16 +6,16 @@ from gangsaw.cli import output as screen
 from gangsaw.cli.flags import (
     JobArgs,
     PlanFlags,
-    RecipeFlags,
     ReportFlags,
+    SiteRecipeFlags,
     takes,
 )
 
 
-@takes(JobArgs, RecipeFlags, PlanFlags, ReportFlags)
+@takes(JobArgs, SiteRecipeFlags, PlanFlags, ReportFlags)
 def command(
     args: JobArgs,
-    recipe: RecipeFlags,
+    recipe: SiteRecipeFlags,
     cut: PlanFlags,
     output: ReportFlags,
 ) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from gangsaw.cli import output as screen
-from gangsaw.cli.flags import JobArgs, OutputFlags, RecipeFlags, takes
+from gangsaw.cli.flags import JobArgs, OutputFlags, SiteRecipeFlags, takes
 
 
-@takes(JobArgs, RecipeFlags, OutputFlags)
-def command(args: JobArgs, recipe: RecipeFlags, output: OutputFlags) -> None:
+@takes(JobArgs, SiteRecipeFlags, OutputFlags)
+def command(args: JobArgs, recipe: SiteRecipeFlags, output: OutputFlags) -> None:
     """Walk the five steps from one layer to a plan, with the numbers at each step."""
     from gangsaw.cli.options import job_from, seed_of
 

@@ -74,6 +74,22 @@ class RunsArg:
 
 
 @dataclass(frozen=True)
+class SiteFlags:
+    """Measured steps of a site, and what becomes of them."""
+
+    file: Annotated[
+        str, typer.Argument(metavar="RUNS.jsonl", help="measured runs, one JSON object a line")
+    ]
+    out: Annotated[Text, _flag("-o --out", "FILE", "write the site file (.toml)", _O)] = None
+    suggest: Annotated[
+        Text, _flag("--suggest", "N", "name N plans of the file to measure next", _L)
+    ] = None
+    gemm_sweep: Annotated[
+        Text, _flag("--gemm-sweep", "FILE", "the machine's own matrix products: m, n, k, time", _L)
+    ] = None
+
+
+@dataclass(frozen=True)
 class VerbArg:
     """The name of a verb."""
 
@@ -97,6 +113,15 @@ class RecipeFlags:
     ] = None
     prices: Annotated[
         Text, _flag("--prices", "FILE", "own price figures (TOML) on top of the catalog's", _R)
+    ] = None
+
+
+@dataclass(frozen=True)
+class SiteRecipeFlags(RecipeFlags):
+    """The recipe, and what the user's own measured steps taught."""
+
+    site: Annotated[
+        Text, _flag("--site", "FILE", "own measured steps, made by gangsaw calibrate", _R)
     ] = None
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from gangsaw.cli import files, values
-from gangsaw.cli.flags import JobArgs, OutputFlags, PlanFlags, RecipeFlags
+from gangsaw.cli.flags import JobArgs, OutputFlags, PlanFlags, RecipeFlags, SiteRecipeFlags
 from gangsaw.cost.legal import check_plan, check_shapes
 from gangsaw.errors import InputError, UnknownKeysError
 from gangsaw.read.toml import validate
@@ -101,7 +102,16 @@ def job_from(args: JobArgs, flags: RecipeFlags) -> tuple[Job, tuple[str, ...]]:
         cluster = _priced(cluster, flags.prices)
     model = load_model(args.model)
     notes = (f"not stated, so assumed: {' '.join(assumed)}",) if assumed else ()
-    return Job(model=model, recipe=recipe, cluster=cluster, stack=stack), notes
+    job = Job(model=model, recipe=recipe, cluster=cluster, stack=stack)
+    site = flags.site if isinstance(flags, SiteRecipeFlags) else None
+    return (job if site is None else _on_site(job, site)), notes
+
+
+def _on_site(job: Job, path: str) -> Job:
+    """The job with what the measured steps of the user's site taught."""
+    from gangsaw.fit.calibrate import read_site, with_site
+
+    return with_site(job, read_site(Path(path)))
 
 
 def _priced(cluster: ClusterSpec, path: str) -> ClusterSpec:

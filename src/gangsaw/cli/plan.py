@@ -10,8 +10,8 @@ from gangsaw.cli.flags import (
     JobArgs,
     LimitFlags,
     PlanFlags,
-    RecipeFlags,
     ReportFlags,
+    SiteRecipeFlags,
     takes,
 )
 from gangsaw.errors import InputError, NoPlanFitsError
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 DEFAULT_TOP = 5
 
 
-@takes(JobArgs, RecipeFlags, PlanFlags, LimitFlags, ReportFlags)
+@takes(JobArgs, SiteRecipeFlags, PlanFlags, LimitFlags, ReportFlags)
 def command(
     args: JobArgs,
-    recipe: RecipeFlags,
+    recipe: SiteRecipeFlags,
     fixed: PlanFlags,
     goals: LimitFlags,
     output: ReportFlags,

@@ -17,6 +17,8 @@ DOCUMENTS = {
     "scorecard": "gangsaw.search.scorecard:Scorecard",
     "model": "gangsaw.cost.summary:ModelSummary",
     "validate": "gangsaw.fit.outcome:ValidateResult",
+    "calibrate": "gangsaw.fit.calibrate:CalibrateResult",
+    "validate": "gangsaw.fit.outcome:ValidateResult",
 }
 """The document of each verb, as module and class."""
 

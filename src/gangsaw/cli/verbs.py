@@ -26,6 +26,7 @@ VERBS = (
     Verb("train", "gangsaw.cli.train", "run a plan on torch.distributed"),
     Verb("reconcile", "gangsaw.cli.reconcile", "a measured trace against a plan, by cause"),
     Verb("validate", "gangsaw.cli.validate", "predictions beside published measured runs"),
+    Verb("calibrate", "gangsaw.cli.calibrate", "measured steps of this site sharpen predictions"),
     Verb("schema", "gangsaw.cli.schema", "the JSON Schema of a command's output"),
 )
 

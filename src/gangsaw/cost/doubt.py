@@ -24,6 +24,8 @@ import numpy as np
 from gangsaw.cost.fitted import ENTRIES
 from gangsaw.cost.sensitivity import step_sensitivity
 from gangsaw.cost.types import Array
+from gangsaw.errors import InputError
+from gangsaw.spec.site import SiteDoc
 
 QUANTILE_80 = 1.2816
 EFFECTS: dict[str, tuple[str, ...]] = {
@@ -67,6 +69,7 @@ MEANING = {
 }
 # Entries that make a step faster when they grow: their effect is on time, so the sign turns.
 _RATES = ("gemm", "attention", "nic", "fp8", "unaligned")
+PLACES = 12
 BAD_SD = 0.4
 BAD_PRIOR = 0.1
 NU = 4.0
@@ -180,6 +183,25 @@ class Site:
     labels: tuple[str, ...] = ()
     widths: Widths = field(default_factory=load_widths)
 
+    scaled: bool = True  # widen or narrow by how these rows fit; not for plans unmeasured yet
+
+    @classmethod
+    def of(cls, doc: SiteDoc) -> Site:
+        """The site that a document keeps."""
+        views = tuple(
+            View(
+                math.log(r.predicted_s), np.array(r.shares), np.array(r.place), r.routed, r.extra_sd
+            )
+            for r in doc.rows
+        )
+        if any(len(v.phi) != len(NAMES) or len(v.z) != PLACES for v in views):
+            raise InputError(
+                f"the site file was made by another version: a row has {len(NAMES)} shares and"
+                f" {PLACES} places here. Legal: make it again with gangsaw calibrate"
+            )
+        residuals = tuple(math.log(r.measured_s / r.predicted_s) for r in doc.rows)
+        return cls(views, residuals, tuple(r.id for r in doc.rows))
+
     def _subsets(self) -> list[tuple[tuple[int, ...], float, Array, float]]:
         """Sets of rows taken as bad: members, weight, inverse covariance, quadratic form."""
         k, r = len(self.views), np.array(self.residuals)
@@ -204,7 +226,10 @@ class Site:
                 out.append((members, inverse, form))
         weight = np.exp(np.array(logs) - max(logs))
         weight /= weight.sum()
-        return [(m, float(p), inv, q) for (m, inv, q), p in zip(out, weight, strict=True)]
+        return [
+            (m, float(p), np.asarray(inv, dtype=np.float64), q)
+            for (m, inv, q), p in zip(out, weight, strict=True)
+        ]
 
     def bad_probability(self) -> list[float]:
         """Probability that each measured row is bad: a swapped column, a checkpoint in the step."""
@@ -216,6 +241,8 @@ class Site:
 
     def scale(self, form: float) -> float:
         """How much wider or narrower than usual this set-up's intervals are (multivariate t)."""
+        if not self.scaled:
+            return 1.0
         z = np.array([v.z for v in self.views])
         square = ((z[:, None, :] - z[None, :, :]) ** 2).sum(axis=2)
         like = np.exp(-square / (2.0 * self.widths.length**2))

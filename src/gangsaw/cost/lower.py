@@ -272,6 +272,13 @@ def lower_plain(job: Job) -> Lowered:
     device = device_of(job.cluster, job.recipe.precision)
     if curve is not None:
         device = device._replace(attention_c0=curve.c0, attention_c1=curve.c1, attention_w=curve.w)
+    if job.site is not None and job.site.gemm is not None:
+        own = job.site.gemm
+        device = device._replace(
+            gemm_frac=own.gemm_frac,
+            gemm_k0=own.gemm_k0,
+            linear_frac=device.linear_frac * own.gemm_frac / device.gemm_frac,
+        )
     factor = job.stack.time.gemm_factor
     device = device._replace(
         gemm_frac=device.gemm_frac * factor, linear_frac=device.linear_frac * factor

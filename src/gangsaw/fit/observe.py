@@ -153,7 +153,7 @@ def jacobian(
 
     `acts` maps (family, stack) to a (26, P) matrix of which parameters act on which entry.
     """
-    log_s, slope = 0.0, 0.0
+    log_s, slope = 0.0, np.zeros(1)
     for case in obs.cases:
         found = predict_case(case, values, run)
         log_s += case.weight * float(found[0])

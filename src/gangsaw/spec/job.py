@@ -6,6 +6,7 @@ from gangsaw.spec.base import Document
 from gangsaw.spec.cluster import ClusterSpec
 from gangsaw.spec.model import ModelSpec
 from gangsaw.spec.recipe import Recipe
+from gangsaw.spec.site import SiteDoc
 from gangsaw.spec.stack import StackProfile
 
 
@@ -16,3 +17,4 @@ class Job(Document):
     recipe: Recipe
     cluster: ClusterSpec
     stack: StackProfile
+    site: SiteDoc | None = None

@@ -1,0 +1,222 @@
+"""Measured steps of a site -> a site document; which plans to measure next."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from gangsaw.cost.doubt import MEANING, Site, View, load_widths, predict_interval
+from gangsaw.cost.lower_cluster import device_of
+from gangsaw.errors import InputError
+from gangsaw.fit.choose import greedy
+from gangsaw.fit.memory_rows import learn_offset, measured_bytes
+from gangsaw.fit.rows import Row
+from gangsaw.fit.sweep import fit_sweep, read_sweep
+from gangsaw.fit.validate import Judged, judge, site_of
+from gangsaw.read.clusters import cluster_of
+from gangsaw.read.toml import read_toml, shown, validate
+from gangsaw.spec.base import Document
+from gangsaw.spec.job import Job
+from gangsaw.spec.site import SiteDoc, SiteEffect, SiteGemm, SiteRow
+
+BAD = 0.5
+SPEAKS = 0.5
+"""Prior deviations from which on an effect is worth a sentence."""
+
+
+class Suggestion(Document):
+    """A plan worth measuring, and what it buys."""
+
+    id: str
+    width_before_frac: float
+    width_after_frac: float
+
+
+class CalibrateResult(Document):
+    """What `calibrate --json` prints."""
+
+    site: SiteDoc | None = None
+    bad: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
+    suggested: tuple[Suggestion, ...] = ()
+    skipped: tuple[str, ...] = ()
+    written: str = ""
+
+
+def usable(items: Sequence[Judged]) -> list[Judged]:
+    """Rows with a time and a prediction."""
+    return [item for item in items if item.times and item.view is not None]
+
+
+def effects(site: Site) -> tuple[SiteEffect, ...]:
+    """What the runs say about each cause, the clearest first."""
+    return tuple(
+        SiteEffect(effect=name, meaning=MEANING[name], change_frac=math.expm1(u), deviations=over)
+        for name, u, over in site.learned()
+    )
+
+
+def sentences(found: Sequence[SiteEffect]) -> tuple[str, ...]:
+    """The clearest of it in words."""
+    said = []
+    for e in found[:4]:
+        if abs(e.deviations) >= SPEAKS:
+            way = "more" if e.change_frac > 0.0 else "less"
+            said.append(
+                f"{e.meaning}: {abs(100 * e.change_frac):.0f} % {way} time than the general fit"
+                f" ({abs(e.deviations):.1f} deviations)"
+            )
+    return tuple(said) or ("your runs agree with the general fit",)
+
+
+def width(views: Sequence[View], site: Site) -> float:
+    """Mean full width of the 80 % intervals of plans, as a share of the prediction."""
+    return float(np.mean([(i.hi_s - i.lo_s) / i.step_s for i in predict_interval(views, site)]))
+
+
+def site_rows(site: Site, items: Sequence[Judged]) -> tuple[SiteRow, ...]:
+    """The measured rows as the document keeps them."""
+    out = []
+    for item, bad in zip(items, site.bad_probability(), strict=True):
+        view, obs = item.view, item.obs
+        if view is None or obs is None or obs.step_s is None:
+            continue
+        out.append(
+            SiteRow(
+                id=obs.id,
+                measured_s=obs.step_s,
+                predicted_s=math.exp(view.log_s),
+                shares=tuple(round(float(v), 6) for v in view.phi),
+                place=tuple(round(float(v), 6) for v in view.z),
+                routed=view.moe,
+                extra_sd=round(view.extra_sd, 6),
+                bad_prob=min(1.0, max(0.0, bad)),
+            )
+        )
+    return tuple(out)
+
+
+def calibrate(rows: Sequence[Row], gemm: SiteGemm | None = None) -> CalibrateResult:
+    """Learn a site from measured rows. InputError where none of them can be used."""
+    items = judge(rows)
+    own = usable(items)
+    skipped = tuple(
+        f"{i.row.get('id')}: {i.skipped or 'no measured step time'}" for i in items if i not in own
+    )
+    if not own:
+        why = skipped[0] if skipped else "no rows"
+        raise InputError(f"no row can be used to calibrate ({why}). Legal: rows with step_time_s")
+    site = site_of(own)
+    views = [item.view for item in own if item.view is not None]
+    learned = effects(site)
+    offset = learn_offset([(i.memory, measured_bytes(i.row), i.oom) for i in items if i.memory])
+    kept = site_rows(site, own)
+    bad = tuple(r.id for r in kept if r.bad_prob > BAD)
+    stacks = Counter(i.obs.reading.stack for i in own if i.obs)
+    devices = Counter(str(i.row["hardware"].get("device")) for i in own)
+    notes = [] if len(stacks) == 1 else ["rows of several stacks: calibrate each apart"]
+    if len(own) == 1 and abs(site.residuals[0]) > 0.15:
+        notes.append("one row far from the prediction: measure a second before trusting it")
+    doc = SiteDoc(
+        device=devices.most_common(1)[0][0],
+        stack=stacks.most_common(1)[0][0],
+        rows=kept,
+        learned=learned,
+        memory_offset=offset.mean,
+        memory_sd=offset.sd,
+        gemm=gemm,
+        interval_before_frac=width(views, Site()),
+        interval_after_frac=width(views, site),
+        notes=tuple(notes),
+    )
+    return CalibrateResult(site=doc, bad=bad, said=sentences(learned), skipped=skipped)
+
+
+def suggest(rows: Sequence[Row], count: int) -> CalibrateResult:
+    """The plans to measure for the sake of all of `rows`; no measurement is looked at."""
+    items = [i for i in judge(rows) if i.view is not None]
+    views = [i.view for i in items if i.view is not None]
+    if not views:
+        raise InputError("no row states a plan that can be predicted")
+    chosen = greedy(views, views, count)
+    out, widths = [], load_widths()
+    for rank, index in enumerate(chosen):
+        before = Site(tuple(views[i] for i in chosen[:rank]), (0.0,) * rank, (), widths, False)
+        after = Site(
+            tuple(views[i] for i in chosen[: rank + 1]), (0.0,) * (rank + 1), (), widths, False
+        )
+        out.append(
+            Suggestion(
+                id=str(items[index].row.get("id")),
+                width_before_frac=width(views, before),
+                width_after_frac=width(views, after),
+            )
+        )
+    return CalibrateResult(suggested=tuple(out))
+
+
+def gemm_of(path: Path, device: str) -> SiteGemm:
+    """The machine's products from a pasted sweep, for a device of the catalog."""
+    return fit_sweep(read_sweep(path), device_of(cluster_of(device, 1), "bf16"))
+
+
+def toml_of_site(doc: SiteDoc) -> str:
+    """The site as TOML text; format in docs/calibration.md."""
+    lines = [
+        "# Measured steps of a site, read by `--site`. Made by `gangsaw calibrate`.",
+        f'device = "{doc.device}"',
+        f'stack = "{doc.stack}"',
+        f"memory_offset = {doc.memory_offset:.5f}",
+        f"memory_sd = {doc.memory_sd:.5f}",
+    ]
+    for key in ("interval_before_frac", "interval_after_frac"):
+        value = getattr(doc, key)
+        if value is not None:
+            lines.append(f"{key} = {value:.4f}")
+    lines.append(f"notes = {_list(doc.notes)}")
+    if doc.gemm:
+        lines += ["", "[gemm]"]
+        lines += [f"{k} = {v!r}" for k, v in doc.gemm.model_dump().items()]
+    for r in doc.rows:
+        lines += ["", "[[rows]]", f"id = {_text(r.id)}"]
+        lines += [f"measured_s = {r.measured_s!r}", f"predicted_s = {r.predicted_s!r}"]
+        lines += [f"shares = {list(r.shares)}", f"place = {list(r.place)}"]
+        lines += [f"routed = {str(r.routed).lower()}", f"extra_sd = {r.extra_sd!r}"]
+        lines.append(f"bad_prob = {r.bad_prob:.4f}")
+    for e in doc.learned:
+        lines += ["", "[[learned]]", f'effect = "{e.effect}"', f'meaning = "{e.meaning}"']
+        lines += [f"change_frac = {e.change_frac:.5f}", f"deviations = {e.deviations:.4f}"]
+    return "\n".join(lines) + "\n"
+
+
+def _text(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if c.isprintable() else " " for c in escaped) + '"'
+
+
+def _list(values: Sequence[str]) -> str:
+    return "[" + ", ".join(_text(v) for v in values) + "]"
+
+
+def read_site(path: Path) -> SiteDoc:
+    """A site file; InputError names the key that is wrong."""
+    return validate(SiteDoc, read_toml(path), shown(path))
+
+
+def with_site(job: Job, doc: SiteDoc) -> Job:
+    """The job on this site: its measured steps, matrix products and memory offset apply."""
+    Site.of(doc)  # a file of another version is refused here
+    memory = job.stack.memory
+    factor = memory.reserved_factor * math.exp(doc.memory_offset)
+    doubt = min(job.stack.memory_doubt_frac, math.sqrt(doc.memory_sd**2 + 0.02**2))
+    stack = job.stack.model_copy(
+        update={
+            "memory": memory.model_copy(update={"reserved_factor": factor}),
+            "memory_doubt_frac": doubt,
+        }
+    )
+    return job.model_copy(update={"site": doc, "stack": stack})
