@@ -8,6 +8,7 @@ from typing import cast
 
 from gangsaw.bill.invoice import step_bill
 from gangsaw.cost.bound import step_bound_s
+from gangsaw.cost.doubt import Site, View, predict_interval, view_of
 from gangsaw.cost.evaluate import plan_step
 from gangsaw.cost.flops import model_flops_per_token
 from gangsaw.cost.layout import default_counts
@@ -21,8 +22,8 @@ from gangsaw.spec.job import Job
 from gangsaw.spec.plan import Plan
 from gangsaw.spec.result import BillDoc, EstimateResult, PlanDoc, WaterfallStep
 
-QUANTILE_80 = 1.2816
-"""Half-width of a central 80 % interval in standard deviations of a normal distribution."""
+UNNAMED_SD = 0.15
+"""Deviation of the log step time between software generations, where none is named."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,9 @@ def evaluate(job: Job, plan: Plan, low: Lowered | None = None) -> Evaluated:
         memory_state(plan, job.recipe), low.device, low.net, strides_of(plan), low.stack,
         low.memory,
     )  # fmt: skip
+    if job.site is not None:
+        shift, _ = site_of(job).predict([view_of_plan(job, plan, counts, low)])
+        cost = StepCost(*(math.exp(float(shift[0])) * seconds for seconds in cost))
     return Evaluated(job, plan, counts, low, cost)
 
 
@@ -129,10 +133,27 @@ def bounds_of(ev: Evaluated) -> dict[str, float]:
     return {"slowest stage at peak": slowest, "all devices at peak": mean}
 
 
-def interval_of(job: Job, step_s: float) -> tuple[float, float]:
-    """80 % interval of a step time from the stack's doubt (log-normal)."""
-    spread = math.exp(QUANTILE_80 * job.stack.time_doubt_frac)
-    return step_s / spread, step_s * spread
+def view_of_plan(job: Job, plan: Plan, counts: tuple[int, ...], low: Lowered) -> View:
+    """What the plan's step time answers to, and where the plan stands among others."""
+    args = (
+        low.kinds, low.ends, loads_of(job.model, plan, counts), cut_of(plan, job.recipe),
+        memory_state(plan, job.recipe), low.device, low.net, strides_of(plan), low.stack,
+        low.memory,
+    )  # fmt: skip
+    own = UNNAMED_SD if job.stack.name == "unknown" else 0.0
+    return view_of(args)._replace(extra_sd=own)
+
+
+def site_of(job: Job) -> Site:
+    """What the measured steps of the job's site taught; nothing without one."""
+    return Site() if job.site is None else Site.of(job.site)
+
+
+def interval_of(ev: Evaluated) -> tuple[float, float]:
+    """80 % interval of a step time, from sources left out whole and the site's own steps."""
+    view = view_of_plan(ev.job, ev.plan, ev.counts, ev.low)
+    (found,) = predict_interval([view], site_of(ev.job))
+    return ev.cost.step * found.lo_s / found.step_s, ev.cost.step * found.hi_s / found.step_s
 
 
 def bill_of(job: Job, cost: StepCost) -> BillDoc:
@@ -160,7 +181,7 @@ def estimate(job: Job, plan: Plan, low: Lowered | None = None) -> EstimateResult
     """Every term of one plan. Raises InputError where the plan breaks a rule."""
     ev = evaluate(job, plan, low)
     cost = ev.cost
-    lo, hi = interval_of(job, cost.step)
+    lo, hi = interval_of(ev)
     bounds = bounds_of(ev)
     mfu = model_flops_per_step(job) / (job.cluster.devices * peak_of(job) * cost.step)
     tokens = job.recipe.tokens_per_step / (cost.step * job.cluster.devices)
