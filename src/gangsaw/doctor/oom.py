@@ -152,8 +152,8 @@ def _inverted(said: OomMessage, launch: LaunchFile, named: bool) -> list[str]:
         if count > 1.5 * stated and said.step_bytes / (4.0 * vocab) < 0.02 * count:
             lines.append(
                 f"as fp32 logits it would be about {round(count, -2):,.0f} tokens x {vocab:,}"
-                f" vocabulary entries: {count / stated:.1f} times the {stated:,} tokens of a microbatch (a packed batch"
-                " over its limit)"
+                f" vocabulary entries: {count / stated:.1f} times the {stated:,} tokens of a"
+                " microbatch (a packed batch over its limit)"
             )
             break
     return lines

@@ -40,6 +40,6 @@ def pretrain_config(
             overlap_param_gather=True,
             use_distributed_optimizer=True,
         ),
-        dataset=dict(sequence_length=seq_length),
+        dataset={"sequence_length": seq_length},
         mixed_precision="bf16_mixed",
     )

@@ -12,7 +12,7 @@ from gangsaw.read.launch.shell import Command, Script
 from gangsaw.read.launch.shell_expand import UNKNOWN
 from gangsaw.read.launch.world import pairs, slurm_headers, slurm_number
 from gangsaw.read.launch.yaml import read_yaml
-from gangsaw.read.toml import parse_json
+from gangsaw.read.toml import parse_json, parse_toml
 
 _PROGRAM = re.compile(r"(\.py|/gangsaw|^gangsaw|^sft|^pt|^rlhf|^train)$")
 _LAUNCH_FLAGS = {
@@ -72,6 +72,36 @@ def _places(text: str, settings: Settings) -> None:
     for key, item in list(settings.items.items()):
         if key in lines:
             settings.items[key] = item._replace(line=lines[key])
+
+
+def command_of_pods(settings: Settings) -> tuple[Settings, Framework] | None:
+    """Settings of the command that a Kubernetes manifest runs in its pods; None if it has none."""
+    if "apiVersion" not in settings.items:
+        return None
+    for item in settings:
+        if not item.key.endswith(("containers.0.command", "containers.0.args")):
+            continue
+        words = [str(word) for word in item.value] if isinstance(item.value, list) else []
+        base = item.key.rsplit(".", 1)[0]
+        more = settings.get(f"{base}.args")
+        if item.key.endswith(".command") and isinstance(more, list):
+            words += [str(word) for word in more]
+        flags = [i for i, word in enumerate(words[:-1]) if re.fullmatch(r"-[a-z]*c", word)]
+        if flags and words[0].rsplit("/", 1)[-1] in ("bash", "sh"):
+            return _pod_script(words[flags[0] + 1], settings)
+        guess = detect.of_command(tuple(words))
+        if guess is None:
+            continue
+        inner = Settings(settings.where)
+        _flags(Command(tuple(words), item.line), inner, guess)
+        return inner, guess
+    return None
+
+
+def _pod_script(text: str, settings: Settings) -> tuple[Settings, Framework] | None:
+    """A shell text that a pod runs; lines are counted in it."""
+    inner, guess = settings_of_script(text, f"{settings.where} (script)", None)
+    return None if guess is None else (inner, guess)
 
 
 def _seed(script: Script, headers: dict[str, tuple[int, int]]) -> None:
@@ -222,6 +252,15 @@ def _heredocs(bodies: list[tuple[int, str]], settings: Settings) -> None:
             except InputError as error:
                 settings.skip(line, f"heredoc: {error}")
                 continue
+        elif re.search(r"^tp = \d", text, re.MULTILINE) and len(text) < 200_000:
+            try:
+                flatten(parse_toml(text, f"{settings.where}:{line}"), inner, key_lines(text))
+            except InputError as error:
+                settings.skip(line, f"heredoc: {error}")
+                continue
+            for item in inner:
+                settings.put(item.key, item.value, item.line + line - 1)
+            continue
         else:
             settings.skip(line, "heredoc")
             continue

@@ -37,6 +37,7 @@ class Settings:
         self.where = where
         self.items: dict[str, Setting] = {}
         self.unread: list[str] = []
+        self.has_deepspeed = False
         self.env: dict[str, Setting] = {}
         self.devices: list[str] = []
         self.names: list[str] = []
@@ -48,6 +49,7 @@ class Settings:
 
     def add_deepspeed(self, inner: Settings, offset: int = 0) -> None:
         """Keys of a DeepSpeed configuration beside own arguments, which keep their names."""
+        self.has_deepspeed = True
         for item in inner:
             key = f"ds.{item.key}" if item.key in self.items else item.key
             self.put(key, item.value, item.line + offset)

@@ -29,6 +29,9 @@ def resolve(facts: Facts, defaults: str) -> None:
     if facts.flag("cpu_optimizer"):
         share = facts.get("cpu_optimizer_frac")
         facts.derive("offload_optimizer", 1.0 if share is None else share)
+    offloaded, layers = facts.whole("offload_layers"), facts.whole("layers")
+    if offloaded and layers and 0 < offloaded < layers:
+        facts.derive("offload_activations", offloaded / layers)
     if facts.flag("pp_before_dp"):
         facts.derive("rank_order", "tp-cp-ep-pp-dp")
     if (facts.whole("tp") or 1) == 1 and facts.flag("sp"):

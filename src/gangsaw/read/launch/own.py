@@ -14,8 +14,10 @@ _KEYS = {
     "lora_rank": "lora_rank", "tokens": "tokens", "offload_optimizer": "offload_optimizer",
     "offload_activations": "offload_activations", "recompute_layers": "recompute_layers",
 }  # fmt: skip
-_WITHOUT = {"plan", "stack", "steps", "output", "seed", "json", "site", "record", "checkpoint_dir",
-            "resume", "trace", "data"}  # fmt: skip
+_WITHOUT = {
+    "plan", "stack", "steps", "out", "seed", "json", "site", "record", "resume", "data", "lr",
+    "warmup", "tokenizer", "checkpoint_every", "trace_steps", "restarts", "sample", "model",
+}  # fmt: skip
 
 
 def take(facts: Facts) -> str:
@@ -42,9 +44,12 @@ def take(facts: Facts) -> str:
             facts.state(name, value, where)
         facts.stated.append(Stated(key=item.key, value=item.value, where=where, fact=name))
     _recompute(facts)
-    words = [word for word in words if word != "train"]
+    words = [word for word in words if word != "train" and not word.endswith((".toml", ".json"))]
     if len(words) >= 2:
         _cluster(facts, words[1])
+    model = settings.get("model")
+    if isinstance(model, str):
+        words.insert(0, model)
     return (catalog_name(words[0]) or words[0]) if words else ""
 
 
@@ -65,7 +70,7 @@ def _numbers(value: Value) -> Value:
 def _offload(facts: Facts, value: Value, where: str) -> None:
     """`--offload optimizer=0.5,activations=0.25`; a name alone is all of it."""
     for part in str(value).split(","):
-        name, _, share = part.partition("=")
+        name, _, share = part.replace("=", ":").partition(":")
         if name in ("optimizer", "activations"):
             try:
                 facts.state(f"offload_{name}", float(share or 1.0), where)

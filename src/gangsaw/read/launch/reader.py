@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gangsaw.errors import InputError
 from gangsaw.read.launch import detect, frameworks
-from gangsaw.read.launch.commands import settings_of_script
+from gangsaw.read.launch.commands import command_of_pods, settings_of_script
 from gangsaw.read.launch.document import Framework, LaunchFile, Settings
 from gangsaw.read.launch.python import Module, Recipe, flatten_recipe
 from gangsaw.read.launch.scalars import flatten, key_lines
@@ -68,6 +68,9 @@ def read_launch_text(
         settings.names.extend(
             str(item.value) for item in settings if item.key.split(".")[-1] in ("run", "name")
         )
+        pods = command_of_pods(settings)
+        if pods is not None:
+            return frameworks.launch_file(pods[0], framework or pods[1], where)
         guess = framework or detect.of_yaml(set(settings.items))
         if guess is None:
             raise _unknown(where)
@@ -86,7 +89,7 @@ def _beside(settings: Settings, folder: Path | None) -> None:
     A file elsewhere is left alone; a stage in its name (`zero3_bf16.json`) is taken as a hint.
     """
     named = settings.get("deepspeed") or settings.get("deepspeed_config")
-    if not isinstance(named, str) or not named.endswith(".json"):
+    if not isinstance(named, str) or not named.endswith(".json") or settings.has_deepspeed:
         return
     item = settings.items.get("deepspeed") or settings.items["deepspeed_config"]
     path = None if folder is None else (folder / named)

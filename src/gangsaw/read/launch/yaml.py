@@ -11,30 +11,36 @@ from gangsaw.read.launch.document import Settings, Value
 from gangsaw.read.launch.scalars import MAX_DEPTH, MAX_KEYS, scalar
 
 MAX_ALIASES = 200
+MAX_DOCUMENTS = 20
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_yaml(text: str, where: str) -> Settings:
-    """Dotted settings of the first document of a YAML text.
+    """Dotted settings of a YAML text; those of a second document stand under `document1`.
 
     Raises InputError when it is no YAML, is no mapping, nests deeper than MAX_DEPTH, or grows
     beyond MAX_KEYS values once its aliases are followed.
     """
     settings = Settings(where)
+    nodes: list[yaml.Node] = []
     try:
         _scan(text, where)
         loader = _Loader(text)
         try:
-            node = loader.get_node() if loader.check_node() else None
+            while loader.check_node() and len(nodes) < MAX_DOCUMENTS:
+                nodes.append(loader.get_node())
         finally:
             loader.dispose()
     except yaml.YAMLError as error:
         raise InputError(f"{where} is not valid YAML: {_short(error)}") from None
     except (RecursionError, ValueError) as error:
         raise InputError(f"{where} is not usable YAML: {_short(error)}") from None
-    if not isinstance(node, yaml.MappingNode):
+    if not nodes or not isinstance(nodes[0], yaml.MappingNode):
         raise InputError(f"{where}: a YAML mapping is needed")
-    _Walk(settings).mapping("", node, 0)
+    walk = _Walk(settings)
+    for index, node in enumerate(nodes):
+        if isinstance(node, yaml.MappingNode):
+            walk.mapping(f"document{index}" if index else "", node, 0)
     return settings
 
 
@@ -87,6 +93,12 @@ class _Walk:
             key = f"{prefix}.{key_node.value}" if prefix else str(key_node.value)
             if isinstance(value_node, yaml.MappingNode):
                 self.mapping(key, value_node, depth + 1)
+            elif isinstance(value_node, yaml.SequenceNode) and any(
+                isinstance(item, yaml.MappingNode) for item in value_node.value
+            ):
+                for index, item in enumerate(value_node.value):
+                    if isinstance(item, yaml.MappingNode):
+                        self.mapping(f"{key}.{index}", item, depth + 1)
             else:
                 line = key_node.start_mark.line + 1
                 self.settings.put(key, self._value(value_node, depth + 1), line)

@@ -1,0 +1,69 @@
+"""A plan to the files of a target, with what the target cannot say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gangsaw.errors import GangsawError, InputError
+from gangsaw.export import bridge, deepspeed, megatron, own, titan
+from gangsaw.export.document import Export, ExportFile, canonical, plan_hash
+from gangsaw.export.nearest import nearest
+from gangsaw.schedule import generate, to_csv
+from gangsaw.search.estimate import estimate
+from gangsaw.spec import Job, Plan
+
+Writer = Callable[[Job, Plan], tuple[ExportFile, ...]]
+MAX_ACTIONS = 20_000_000
+
+
+def _schedule_csv(job: Job, plan: Plan) -> tuple[ExportFile, ...]:
+    """The order of a plan's actions as torch's pipelining runtime loads it."""
+    size = plan.pp * plan.vpp * plan.num_microbatches
+    if size > MAX_ACTIONS:
+        raise InputError(
+            f"{plan.pp} x {plan.vpp} stages x {plan.num_microbatches} microbatches = {size:,}"
+            f" cells; {MAX_ACTIONS:,} are the limit"
+        )
+    schedule = generate(plan.schedule, plan.pp, plan.num_microbatches, plan.vpp)
+    return (ExportFile(name="schedule.csv", text=to_csv(schedule), main=True),)
+
+
+WRITERS: dict[str, Writer] = {
+    "megatron-lm": megatron.files, "megatron-bridge": bridge.files, "torchtitan": titan.files,
+    "deepspeed": deepspeed.files, "torchrun": own.torchrun, "slurm": own.slurm,
+    "kubernetes": own.kubernetes, "schedule-csv": _schedule_csv,
+}  # fmt: skip
+TARGETS = tuple(WRITERS)
+
+
+def export_plan(job: Job, plan: Plan, target: str) -> Export:
+    """Complete launch files of `plan` for `target`.
+
+    Where the target cannot express the plan, the files hold the nearest that it can, and the
+    result says what differs and what it costs. Raises InputError for an unknown target, an illegal
+    plan, or a model that the target does not have.
+    """
+    if target not in WRITERS:
+        raise InputError(f"--to {target!r} is unknown. Legal: {', '.join(TARGETS)}")
+    plan.check_product(job.cluster.devices, job.recipe.global_batch)
+    longest = job.model.learned_positions
+    if longest and job.recipe.seq_len > longest:
+        raise InputError(
+            f"sequence length {job.recipe.seq_len} is beyond the {longest} positions that"
+            f" {job.model.name} has learned. Legal: up to {longest}"
+        )
+    near, differences = nearest(job, plan, target)
+    near.check_product(job.cluster.devices, job.recipe.global_batch)
+    step = peak = None
+    if differences:
+        try:
+            before, after = estimate(job, plan), estimate(job, near)
+            step = after.step_time_s / before.step_time_s - 1.0
+            peak = after.memory.peak_bytes - before.memory.peak_bytes
+        except GangsawError:
+            pass
+    return Export(
+        target=target, files=WRITERS[target](job, near), plan=near,
+        plan_hash=plan_hash(canonical(job, near)), differences=differences,
+        step_time_change_frac=step, peak_change_bytes=peak,
+    )  # fmt: skip
