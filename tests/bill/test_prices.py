@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gangsaw.errors import InputError
+from gangsaw.read.clusters import list_nodes, load_cluster
 from gangsaw.read.prices import device_hour_key, load_prices, shipped_prices
 from gangsaw.spec.price import UNITS, Figure, date_span
 
@@ -147,3 +148,17 @@ def test_missing_figures_name_what_there_is():
 def test_a_missing_file_is_one_line(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         load_prices(tmp_path / "nothing.toml", TODAY)
+
+
+def test_nodes_of_the_catalog_cost_what_the_book_says():
+    book = shipped_prices()
+    compared = 0
+    for node in list_nodes():
+        cluster = load_cluster(f"{node}:8064")
+        key = f"device_hour.{node}.on-demand"
+        if book.has(key):
+            compared += 1
+            assert cluster.usd_per_device_hour == book.value(key, "USD/device-hour"), node
+        if book.has(f"power.node.{node}"):
+            assert cluster.host.node_power_w == book.value(f"power.node.{node}", "W"), node
+    assert compared >= 8

@@ -60,6 +60,18 @@ class Pricing:
     today: date | None = None
 
 
+@dataclass(frozen=True)
+class Extras:
+    """What stands on an invoice beside device time: services, notes, figures behind the terms."""
+
+    services: tuple[Service, ...] = ()
+    notes: tuple[str, ...] = ()
+    figures: tuple[str, ...] = ()
+
+
+NO_EXTRAS = Extras()
+
+
 @dataclass
 class Account:
     """Device-seconds by slot, and the wall time that they fill."""
@@ -137,16 +149,8 @@ def run_invoice(use: StepUse, terms: RunTerms, pricing: Pricing) -> Invoice:
     if terms.device_mtbf_h is not None:
         mtbf_s = job_mtbf_s(terms.device_mtbf_h, use.devices)
         said.append(f"{account.wall_s / mtbf_s:,.0f} failures expected")
-    return make_invoice(
-        account,
-        "run",
-        use.title,
-        terms.tokens,
-        pricing,
-        services=services,
-        notes=(*said, *notes),
-        figures=terms.figures,
-    )
+    extras = Extras(services, (*said, *notes), terms.figures)
+    return make_invoice(account, "run", use.title, terms.tokens, pricing, extras)
 
 
 def month_invoice(use: StepUse, terms: RunTerms, pricing: Pricing) -> Invoice:
@@ -160,7 +164,8 @@ def month_invoice(use: StepUse, terms: RunTerms, pricing: Pricing) -> Invoice:
     month = account.scaled(factor)
     services = run_services(month, steady, pricing)
     tokens = _full_steps(use, steady) * use.tokens_per_step * factor
-    return make_invoice(month, "month", use.title, tokens, pricing, services=services, notes=notes)
+    extras = Extras(services, notes, terms.figures)
+    return make_invoice(month, "month", use.title, tokens, pricing, extras)
 
 
 def run_services(account: Account, terms: RunTerms, pricing: Pricing) -> tuple[Service, ...]:
@@ -186,10 +191,7 @@ def make_invoice(
     title: str,
     tokens: float,
     pricing: Pricing,
-    *,
-    services: Sequence[Service] = (),
-    notes: Sequence[str] = (),
-    figures: Sequence[str] = (),
+    extras: Extras = NO_EXTRAS,
 ) -> Invoice:
     """An account at rates, as lines that sum exactly (rounding rule: `bill.invoice`)."""
     device_s = account.devices * account.wall_s
@@ -200,7 +202,7 @@ def make_invoice(
     rows = _rows(closed, pricing.rates)
     rows += [
         ((SERVICES, SERVICES, ALL_STAGES, NO_TIER), s.item, s.spending, 0.0, s.usd)
-        for s in services
+        for s in extras.services
     ]
     usd = math.fsum(row[4] for row in rows)
     money = close_exactly([row[4] for row in rows], usd)
@@ -218,7 +220,7 @@ def make_invoice(
         for (slot, item, spending, seconds, _), paid in zip(rows, money, strict=True)
     )
     keys = [k for item in pricing.rates.items for k in item.keys]
-    keys += [k for s in services for k in s.keys] + list(figures)
+    keys += [k for s in extras.services for k in s.keys] + list(extras.figures)
     used = tuple(dict.fromkeys(keys))
     return Invoice(
         title=title,
@@ -232,8 +234,8 @@ def make_invoice(
         usd=usd,
         figures=used,
         stale=pricing.book.stale(pricing.today or date.today(), used),
-        not_billed=_not_billed(pricing, services),
-        notes=tuple(notes),
+        not_billed=_not_billed(pricing, extras.services),
+        notes=extras.notes,
     )
 
 

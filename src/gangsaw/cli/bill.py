@@ -189,14 +189,14 @@ def _choices(flags: BillFlags, book: PriceBook, job: Job) -> BillChoices:
 
 def _with_site(answer: BillAnswer, flags: BillFlags, book: PriceBook, job: Job) -> FullBill:
     """The answer with the site and the batch sweep, where they are asked for."""
-    from gangsaw.cli.threshold import ThresholdFlags, money_of
+    from gangsaw.cli.threshold import money_of
     from gangsaw.search.parameters import Case
     from gangsaw.search.site import FullBill, batch_sweep, site_answer
 
     site = sweep = None
     if (flags.site or flags.batches) and answer.plan is not None:
         plan = plan_of(answer.plan)
-        case = Case(answer.title, job, plan, money_of(job, ThresholdFlags()))
+        case = Case(answer.title, job, plan, money_of(job, book))
         site = site_answer(case, book) if flags.site else None
         if flags.batches:
             if answer.terms is None:

@@ -15,6 +15,7 @@ from gangsaw.errors import InputError
 if TYPE_CHECKING:
     from gangsaw.search.parameters import Case, Money
     from gangsaw.spec.job import Job
+    from gangsaw.spec.price import PriceBook
 
 Text = str | None
 _PANEL = "Threshold"
@@ -70,6 +71,7 @@ def command(
 ) -> None:
     """Say at which bandwidth, price, length or batch plans change rank."""
     from gangsaw.cli.options import job_from, seed_of
+    from gangsaw.read.prices import load_prices
     from gangsaw.search.answer import Question, threshold_answer
     from gangsaw.search.parameters import OBJECTIVES, parameter
 
@@ -84,7 +86,8 @@ def command(
     job, notes = job_from(args, recipe)
     for note in notes:
         screen.note(note)
-    cases = _cases(job, named.plans, money_of(job, flags))
+    money = money_of(job, load_prices(recipe.prices), flags.energy_price)
+    cases = _cases(job, named.plans, money)
     asked = Question(over, by, low, high, against, flags.robust, seed_of(output))
     answer = threshold_answer(cases, asked)
     if target:
@@ -113,18 +116,16 @@ def _range(text: Text) -> tuple[float | None, float | None]:
     return ends[0], ends[1]
 
 
-def money_of(job: Job, flags: ThresholdFlags) -> Money:
+def money_of(job: Job, book: PriceBook, energy_price: Text = None) -> Money:
     """Prices of the cluster, energy where it is stated, failures of the price book."""
-    from gangsaw.read.prices import shipped_prices
     from gangsaw.search.parameters import Money
 
-    book = shipped_prices()
     host = job.cluster.host
     watts = host.node_power_w / host.devices * book.value("power.measured.share", "frac")
     watts *= (1 + book.value("power.network.share", "frac")) * book.value("pue.site.new", "ratio")
     energy = 0.0
-    if flags.energy_price is not None:
-        energy = values.real("--energy-price", flags.energy_price, 0.0, 100.0)
+    if energy_price is not None:
+        energy = values.real("--energy-price", energy_price, 0.0, 100.0)
     return Money(
         usd_per_device_hour=job.cluster.usd_per_device_hour,
         device_w=watts,
