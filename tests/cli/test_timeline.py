@@ -41,7 +41,7 @@ def test_json_is_the_table_of_the_timeline():
     assert all(a <= b for a, b in zip(table["start_s"], table["end_s"], strict=True))
 
 
-@pytest.mark.parametrize("ending", [".svg", ".csv", ".json"])
+@pytest.mark.parametrize("ending", [".svg", ".html", ".csv", ".json"])
 def test_files(ending, tmp_path):
     path = tmp_path / f"t{ending}"
     code, out, err = run([*WORDS, "--out", str(path)])
@@ -51,6 +51,8 @@ def test_files(ending, tmp_path):
     text = path.read_text("utf-8")
     if ending == ".svg":
         assert ElementTree.fromstring(text).tag.endswith("svg")
+    elif ending == ".html":
+        assert text.startswith("<!doctype html>")
     elif ending == ".json":
         assert any(event["ph"] == "X" for event in json.loads(text)["traceEvents"])
     else:

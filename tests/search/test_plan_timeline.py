@@ -30,8 +30,9 @@ def plan(**change):
 @pytest.mark.parametrize("pp", [2, 4, 8])
 def test_event_loop_agrees_with_the_closed_form(schedule, pp):
     given, cut = job(), plan(pp=pp, dp=32 // pp, num_microbatches=8 * pp, schedule=schedule)
-    cost = evaluate(given, cut).cost
-    pipeline = cost.step - cost.dp_comm - cost.optimizer - given.stack.time.step_overhead_s
+    ev = evaluate(given, cut)
+    cost = ev.cost
+    pipeline = cost.step - cost.dp_comm - cost.optimizer - ev.low.stack.step_overhead_s
     assert plan_timeline(given, cut).makespan_s == pytest.approx(pipeline, rel=0.01)
 
 
@@ -42,7 +43,7 @@ def test_stage_times_add_up_to_those_of_the_step():
     work = cut.num_microbatches * float(np.sum(times.forward_s + times.whole_s)) / cut.pp
     cost = ev.cost
     busy = cost.compute + cost.recompute + cost.tp_comm + cost.cp_comm + cost.ep_comm
-    busy += cost.host - given.stack.time.step_overhead_s
+    busy += cost.host - ev.low.stack.step_overhead_s
     assert work == pytest.approx(busy, rel=1e-9)
 
 

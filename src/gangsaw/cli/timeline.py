@@ -71,11 +71,6 @@ def command(
 
 def _write(path: Path, timeline: Timeline, plan: Plan) -> None:
     """Write the form that the file's ending asks for."""
-    if path.suffix.lower() == ".json":
-        from gangsaw.trace.chrome import write_chrome_trace
-
-        write_chrome_trace(path, timeline)
-        return
     text = _text(path.suffix.lower(), timeline, plan)
     try:
         path.write_text(text, encoding="utf-8")
@@ -94,6 +89,10 @@ def _text(ending: str, timeline: Timeline, plan: Plan) -> str:
         from gangsaw.report.timeline_html import timeline_html
 
         return timeline_html([timeline], [title])
+    if ending == ".json":
+        from gangsaw.trace.chrome import chrome_trace
+
+        return chrome_trace(timeline)
     from gangsaw.schedule import generate, to_csv
 
     return to_csv(generate(plan.schedule, plan.pp, plan.num_microbatches, plan.vpp))
