@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gangsaw.bill.finance import Ownership
 from gangsaw.read.prices import load_prices
+from gangsaw.search.site import Facility
 from gangsaw.spec.invoice import RunTerms
 from gangsaw.spec.result import IDLE_CAUSES
 
@@ -26,7 +27,8 @@ def test_prices_of_the_document_load(tmp_path):
 
 
 def test_run_and_own_files_hold_every_key():
-    for name, document in (("run", RunTerms), ("own", Ownership)):
+    pairs = (("run", RunTerms), ("own", Ownership), ("facility", Facility))
+    for name, document in pairs:
         table = tomllib.loads(BLOCKS[name])
         document.model_validate(table)
         assert set(table) == set(document.model_fields), name

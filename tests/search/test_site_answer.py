@@ -14,7 +14,7 @@ from gangsaw.read.prices import shipped_prices
 from gangsaw.read.stacks import load_stack
 from gangsaw.search.estimate import estimate
 from gangsaw.search.parameters import Case, Money, fits_memory, parameter
-from gangsaw.search.site import batch_sweep, procurement, site_answer
+from gangsaw.search.site import Facility, batch_sweep, procurement, site_answer
 from gangsaw.spec.job import Job
 from gangsaw.spec.plan import Plan
 from gangsaw.spec.recipe import Recipe
@@ -73,8 +73,8 @@ def test_devices_without_figures_are_said_and_not_guessed():
 
 
 def test_wanted_switch_is_taken_or_refused_with_a_reason():
-    assert site_answer(CASE, BOOK, switch="sn5600").switch == "sn5600"
-    slow = site_answer(CASE, BOOK, switch="qm8700")
+    assert site_answer(CASE, BOOK, Facility(switch="sn5600")).switch == "sn5600"
+    slow = site_answer(CASE, BOOK, Facility(switch="qm8700"))
     assert slow.fabric is None and "at least as fast" in slow.fabric_note
 
 
@@ -93,7 +93,7 @@ def test_batch_sweep_steps_are_those_of_the_estimate():
 
 def test_bill_prints_site_and_batches():
     words = ["bill", "llama-3.1-8b", "h100-sxm:64", "--tp", "2", "--seq-len", "4096",
-             "--global-batch", "256", "--site"]  # fmt: skip
+             "--global-batch", "256", "--facility"]  # fmt: skip
     code, out, err = run([*words, "--batches", "--tokens", "1T"])
     assert code == 0, err
     assert out.isascii() and max(len(x) for x in out.splitlines()) <= 100
@@ -105,3 +105,24 @@ def test_bill_prints_site_and_batches():
     assert len(answer["site"]["targets"]) == 5 and answer["batches"] is None
     code, out, err = run([*words, "--batches"])
     assert (code, out) == (2, "") and "--tokens" in err
+
+
+def test_stated_site_binds_and_is_said(tmp_path):
+    path = tmp_path / "site.toml"
+    path.write_text(
+        "lanes = 64\nhorizon_months = 12\n[rack]\ncooling_w = 45000.0\n[site]\nracks = 2\n"
+    )
+    words = ["bill", "llama-3.1-8b", "h100-sxm:64", "--tp", "2", "--seq-len", "4096",
+             "--global-batch", "256", "--facility-file", str(path)]  # fmt: skip
+    code, out, err = run([*words, "--json"])
+    assert code == 0, err
+    site = json.loads(out)["site"]
+    # 45 kW of cooling would take four nodes of 10.2 kW, the feeds of 34.5 kW carry three.
+    assert (site["floor"]["nodes_per_rack"], site["floor"]["rack_limit"]) == (3, "power")
+    assert site["floor"]["nodes_possible"] == 6 and not site["floor"]["fits"]
+    assert not site["host"]["lanes_ok"] and len(site["own_or_rent"]["curve"]) == 13
+    code, out, _ = run(words)
+    assert code == 0 and "does NOT fit: floor binds" in out and "TOO FEW" in out
+    path.write_text("racks = 2\n")
+    code, _, err = run(words)
+    assert code == 2 and "unknown keys racks" in err

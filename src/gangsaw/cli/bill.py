@@ -60,14 +60,18 @@ class BillFlags:
     trace: Annotated[
         Text, _flag("--trace", "PATH", "bill measured profiler traces: a file, or a folder of them")
     ] = None
-    site: Annotated[
+    facility: Annotated[
         bool,
         typer.Option(
-            "--site",
+            "--facility",
             help="procurement targets, floor, fabric, power cap, own or rent",
             rich_help_panel=_PANEL,
         ),
     ] = False
+    facility_file: Annotated[
+        Text,
+        _flag("--facility-file", "FILE", "racks, feeds, switch, horizon, use by month (TOML)"),
+    ] = None
     batches: Annotated[
         bool,
         typer.Option(
@@ -190,14 +194,18 @@ def _choices(flags: BillFlags, book: PriceBook, job: Job) -> BillChoices:
 def _with_site(answer: BillAnswer, flags: BillFlags, book: PriceBook, job: Job) -> FullBill:
     """The answer with the site and the batch sweep, where they are asked for."""
     from gangsaw.cli.threshold import money_of
+    from gangsaw.read.toml import shown, validate
     from gangsaw.search.parameters import Case
-    from gangsaw.search.site import FullBill, batch_sweep, site_answer
+    from gangsaw.search.site import Facility, FullBill, batch_sweep, site_answer
 
     site = sweep = None
-    if (flags.site or flags.batches) and answer.plan is not None:
+    wanted = flags.facility or flags.facility_file is not None
+    if (wanted or flags.batches) and answer.plan is not None:
         plan = plan_of(answer.plan)
         case = Case(answer.title, job, plan, money_of(job, book))
-        site = site_answer(case, book) if flags.site else None
+        stated = files.read_table(flags.facility_file) if flags.facility_file else {}
+        facility = validate(Facility, stated, shown(flags.facility_file or "facility"))
+        site = site_answer(case, book, facility) if wanted else None
         if flags.batches:
             if answer.terms is None:
                 raise InputError("--batches needs the run's tokens: --tokens 15T")

@@ -47,6 +47,10 @@ def site_text(a: SiteAnswer) -> str:
             f" {significant(f.feed_w / 1e6)} MW at rated power",
             "",
         )
+        if f.nodes_possible is not None:
+            limits = ", ".join(f"{k} {v:,}" for k, v in f.by_limit.items())
+            verdict = "fits" if f.fits else f"does NOT fit: {f.site_limit} binds"
+            out += wrapped(f"nodes that the site allows, by limit: {limits}; {verdict}", "  ")
     else:
         out += wrapped(f"floor: {a.floor_note}", "")
     out += _fabric_lines(a)
@@ -58,6 +62,15 @@ def site_text(a: SiteAnswer) -> str:
         f" {format_s(u.step_time_s)})",
         "",
     )
+    if a.host is not None:
+        h = a.host
+        lanes = "enough" if h.lanes_ok else "TOO FEW"
+        room = "enough" if h.memory_ok else "TOO LITTLE"
+        out += wrapped(
+            f"host: {h.lanes_needed} PCIe lanes needed of {h.lanes} ({lanes}); memory"
+            f" {format_gib(h.memory_needed_bytes)} of {format_gib(h.memory_bytes)} ({room})",
+            "",
+        )
     return "\n".join(out + _own_lines(a))
 
 

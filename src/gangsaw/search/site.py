@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 from pydantic import Field
 
 from gangsaw.bill.answer import BillAnswer, book_name
-from gangsaw.bill.fabric import FabricParts, FabricPlan, fabric_parts, reach
+from gangsaw.bill.fabric import (
+    FabricParts,
+    FabricPlan,
+    HostCheck,
+    fabric_parts,
+    host_check,
+    reach,
+)
 from gangsaw.bill.finance import OwnOrRent, Renting, own_or_rent, ownership_of_book
 from gangsaw.bill.goodput import job_mtbf_s
 from gangsaw.bill.power import (
@@ -96,6 +104,27 @@ def _node_w(case: Case, book: PriceBook) -> float:
     return book.value(f"power.node.{book_name(case.job.cluster, book, 'power')}", "W")
 
 
+class Facility(Document):
+    """What the user states about the site; without it the book's figures and no limit."""
+
+    rack: RackLimits | None = None
+    site: SiteLimits = SiteLimits()
+    switch: str = ""
+    oversubscription: float = Field(1.0, ge=1, le=64)
+    rail_optimised: bool = True
+    kind: Literal["infiniband", "roce"] = "infiniband"
+    horizon_months: int = Field(36, ge=1, le=600)
+    use_by_month: tuple[float, ...] = Field(
+        (), description="share of each month that devices are used; the last holds on"
+    )
+    rent: Renting | None = None
+    lanes: int = Field(0, ge=0, description="PCIe lanes of a host, switches included")
+    drives: int = Field(8, ge=0, description="NVMe drives of a host")
+
+
+NO_LIMITS = Facility()
+
+
 class SiteAnswer(Document):
     """The site around a plan."""
 
@@ -110,35 +139,34 @@ class SiteAnswer(Document):
     uncapped: CapPoint
     own_or_rent: OwnOrRent | None
     own_note: str = ""
+    host: HostCheck | None = Field(None, description="None: lanes are not stated")
     figures: tuple[str, ...]
 
 
-def site_answer(
-    case: Case, book: PriceBook, switch: str = "", horizon_months: int = 36
-) -> SiteAnswer:
-    """Everything around a plan, from the book's figures. Parts without figures say so."""
+def site_answer(case: Case, book: PriceBook, facility: Facility = NO_LIMITS) -> SiteAnswer:
+    """Everything around a plan, from the facility and the book. Parts without figures say so."""
     cluster = case.job.cluster
     power = site_power(book, book_name(cluster, book, "power"))
     power = power.model_copy(update={"node_rated_w": _node_w(case, book)})
     nodes = math.ceil(cluster.devices / cluster.host.devices)
-    rack = RackLimits(
+    rack = facility.rack or RackLimits(
         cooling_w=book.value("rack_power.air.limit", "W"),
         continuous_frac=book.value("power.continuous.share", "frac"),
     )
     floor, floor_note = None, ""
     try:
-        floor = floor_plan(nodes, power, rack, SiteLimits())
+        floor = floor_plan(nodes, power, rack, facility.site)
     except InputError as error:
         floor_note = str(error)
-    fabric, fabric_note, chosen = _fabric(case, book, switch)
+    fabric, fabric_note, chosen = _fabric(case, book, facility)
     terms = _cap_terms(case, book)
     ownership, own_note = None, ""
     try:
         own = ownership_of_book(
             book, book_name(cluster, book, "device_price"), cluster.host.devices
         )
-        rent = Renting(usd_per_hour=case.money.usd_per_device_hour)
-        ownership = own_or_rent(own, rent, horizon_months)
+        rent = facility.rent or Renting(usd_per_hour=case.money.usd_per_device_hour)
+        ownership = own_or_rent(own, rent, facility.horizon_months, facility.use_by_month)
     except (InputError, ValueError) as error:
         own_note = str(error).splitlines()[0]
     return SiteAnswer(
@@ -153,26 +181,40 @@ def site_answer(
         uncapped=cap_point(terms.tdp_w * power.measured_frac, terms, power),
         own_or_rent=ownership,
         own_note=own_note,
+        host=_host(case, facility),
         figures=power.keys,
     )
 
 
-def _fabric(case: Case, book: PriceBook, switch: str) -> tuple[FabricParts | None, str, str]:
+def _host(case: Case, facility: Facility) -> HostCheck | None:
+    """Lanes and memory of a host against what the plan needs of it."""
+    if not facility.lanes:
+        return None
+    host = case.job.cluster.host
+    needed = estimate(case.job, case.plan).memory.host_bytes
+    return host_check(
+        host.devices, round(host.nics), facility.drives, facility.lanes, needed, host.memory_bytes
+    )
+
+
+def _fabric(case: Case, book: PriceBook, facility: Facility) -> tuple[FabricParts | None, str, str]:
     """Parts of a full-bisection, rail-optimised fabric; the first switch that is fast enough."""
     cluster = case.job.cluster
     nics = max(1, round(cluster.host.nics))
     gbps = parameter("inter-node-bandwidth").get(case) * 8 / 1e9 * cluster.host.devices / nics
     gbps = round(gbps / 25) * 25.0
     switches, _ = parts()
-    chosen = switch_part(switch) if switch else next(
+    chosen = switch_part(facility.switch) if facility.switch else next(
         (s for s in switches.values() if s.port_gbps >= gbps), None
     )  # fmt: skip
     if chosen is None:
         return None, f"no switch of the catalog has ports of {gbps:g} Gb/s", ""
     optic = optic_part("osfp-400g" if gbps <= 400 else "twin-800g" if gbps <= 800 else "dsp-1600g")
     plan = FabricPlan(
-        nodes=math.ceil(cluster.devices / cluster.host.devices), nics_per_node=nics, nic_gbps=gbps
-    )
+        nodes=math.ceil(cluster.devices / cluster.host.devices), nics_per_node=nics, nic_gbps=gbps,
+        oversubscription=facility.oversubscription, rail_optimised=facility.rail_optimised,
+        kind=facility.kind,
+    )  # fmt: skip
     name = book_name(cluster, book, "device_price")
     capital = 0.0
     if book.has(f"device_price.{name}.server"):
