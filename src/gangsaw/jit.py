@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MARK = "__gangsaw_kernel__"
-_compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
+_compiled: dict[tuple[Callable[..., Any], bool], Callable[..., Any]] = {}
 
 
 def kernel(fn: F) -> F:
@@ -54,25 +54,41 @@ def source_hash() -> str:
 
 def compiled(fn: Callable[..., Any]) -> Callable[..., Any]:
     """`fn` compiled by numba, with all kernels that it calls; cached in memory and on disk."""
-    if fn in _compiled:
-        return _compiled[fn]
+    return _compile(fn, inner=False)
+
+
+def _compile(fn: Callable[..., Any], inner: bool) -> Callable[..., Any]:
+    """Compile; an `inner` function is called by compiled code alone and needs no way in."""
+    key = (fn, inner)
+    if key in _compiled:
+        return _compiled[key]
     os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_dir() / f"jit-{source_hash()}"))
     import numba
 
     closed = _closed(fn)
-    result: Callable[..., Any] = numba.njit(cache=True, error_model="numpy")(closed)
-    _compiled[fn] = result
+    if inner:
+        # Its own name on disk: the two forms must not meet in the cache.
+        closed.__qualname__ = f"{fn.__qualname__}_inner"
+    options: dict[str, Any] = {
+        "cache": True,
+        "error_model": "numpy",
+        "nogil": True,
+        "no_cpython_wrapper": inner,
+        "no_cfunc_wrapper": True,
+    }
+    result: Callable[..., Any] = numba.njit(**options)(closed)
+    _compiled[key] = result
     return result
 
 
-def _closed(fn: Callable[..., Any]) -> Callable[..., Any]:
+def _closed(fn: Callable[..., Any]) -> types.FunctionType:
     """A copy of `fn` whose global names refer to compiled kernels instead of plain ones."""
     code = fn.__code__
     names: dict[str, Any] = dict(fn.__globals__)
     for name in _referenced(code):
         value = names.get(name)
         if getattr(value, _MARK, False) and inspect.isfunction(value):
-            names[name] = compiled(value)
+            names[name] = _compile(value, inner=True)
     copy = types.FunctionType(code, names, fn.__name__, fn.__defaults__, fn.__closure__)
     copy.__qualname__ = fn.__qualname__
     copy.__module__ = fn.__module__

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -17,6 +17,7 @@ from gangsaw.cost.fitted import (
     fitted_stack,
     load_fitted,
 )
+from gangsaw.cost.loads import LOOP, V_SHAPE, chunk_rank, group_ranks, rank_table
 from gangsaw.cost.lower_cluster import device_of, net_of
 from gangsaw.cost.lower_model import ends_of, kinds_of
 from gangsaw.cost.types import (
@@ -148,26 +149,34 @@ def cut_of(plan: Plan, recipe: Recipe) -> Cut:
     )
 
 
-def strides_of(plan: Plan) -> Strides:
-    """Distance between neighbours of each group: the product of the axes inside it."""
-    degree = {"tp": plan.tp, "cp": plan.cp, "dp": plan.dp, "pp": plan.pp, "ep": 1}
+def axis_strides(order: Sequence[str], plan: Mapping[str, int]) -> Strides:
+    """Distance between neighbours of each group: the product of the axes inside it.
+
+    `plan` holds tp, cp, dp, pp, ep, etp. Experts are laid out over the tp x cp x dp ranks of a
+    stage, expert tensor parallelism innermost; an outer place of pp spreads nothing.
+    """
     stride = 1
     at: dict[str, float] = {}
-    for axis in plan.rank_order.split("-"):
+    for axis in order:
         at[axis] = float(stride)
-        stride *= degree[axis]
-    # Experts are laid out over the tp x cp x dp ranks of a stage; pp inside spreads them.
-    order = plan.rank_order.split("-")
-    base = float(plan.pp) if order.index("pp") < order.index("ep") else 1.0
+        if axis != "ep":
+            stride *= plan[axis]
+    base = float(plan["pp"]) if order.index("pp") < order.index("ep") else 1.0
     return Strides(
         tp=at["tp"],
         cp=at["cp"],
-        dp=min(at["cp"], at["dp"]) if plan.cp > 1 else at["dp"],
+        dp=min(at["cp"], at["dp"]) if plan["cp"] > 1 else at["dp"],
         pp=at["pp"],
-        ep=base * plan.etp,
+        ep=base * plan["etp"],
         etp=base,
-        edp=base * plan.etp * plan.ep,
+        edp=base * plan["etp"] * plan["ep"],
     )
+
+
+def strides_of(plan: Plan) -> Strides:
+    """Strides of the plan's groups under its rank order."""
+    degrees = {a: getattr(plan, a) for a in ("tp", "cp", "dp", "pp", "ep", "etp")}
+    return axis_strides(plan.rank_order.split("-"), degrees)
 
 
 def state_of(plan: Plan) -> State:
@@ -196,8 +205,30 @@ def v_shaped(schedule: str) -> bool:
 
 def rank_of_chunk(chunk: int, pp: int, schedule: str) -> int:
     """The pipeline rank that holds a chunk (stages in order 0 .. pp*vpp-1)."""
-    turn, place = divmod(chunk, pp)
-    return pp - 1 - place if v_shaped(schedule) and turn % 2 else place
+    return chunk_rank(chunk, pp, shape_of(schedule))
+
+
+def shape_of(schedule: str) -> int:
+    """How the chunks of a schedule lie on ranks, as a number."""
+    return V_SHAPE if v_shaped(schedule) else LOOP
+
+
+def layer_order(model: ModelSpec) -> np.ndarray:
+    """Kind of each decoder layer, as floats for the kernels."""
+    return np.array(model.order, dtype=np.float64)
+
+
+def end_layers(model: ModelSpec) -> tuple[float, float]:
+    """Layers of multi-token prediction and of the vision tower."""
+    return (
+        float(model.mtp.layers) if model.mtp else 0.0,
+        float(model.vision.layers) if model.vision else 0.0,
+    )
+
+
+def kind_count(model: ModelSpec) -> int:
+    """Layer kinds with those of multi-token prediction and of the vision tower."""
+    return len(model.kinds) + (model.mtp is not None) + (model.vision is not None)
 
 
 def loads_of(model: ModelSpec, plan: Plan, counts: Sequence[int]) -> Loads:
@@ -205,47 +236,11 @@ def loads_of(model: ModelSpec, plan: Plan, counts: Sequence[int]) -> Loads:
 
     A vision tower sits on the first chunk, multi-token prediction on the last.
     """
-    kinds = len(model.kinds) + (model.mtp is not None) + (model.vision is not None)
-    rows = np.zeros((plan.pp, kinds))
-    chunk = np.zeros(plan.pp)
-    start = 0
-    for c, n in enumerate(counts):
-        rank = rank_of_chunk(c, plan.pp, plan.schedule)
-        for k in model.order[start : start + n]:
-            rows[rank, k] += 1
-        chunk[rank] = max(chunk[rank], n)
-        start += n
-    last = rank_of_chunk(len(counts) - 1, plan.pp, plan.schedule)
-    if model.mtp is not None:
-        rows[last, len(model.kinds)] += model.mtp.layers
-    if model.vision is not None:
-        rows[0, kinds - 1] += model.vision.layers
-    embedding, heads = np.zeros(plan.pp), np.zeros(plan.pp)
-    embedding[0] = 1.0
-    heads[last] = 1.0 + (model.mtp.layers if model.mtp else 0)
-    return group_equal(rows, chunk, embedding, heads)
-
-
-def group_equal(
-    rows: np.ndarray, chunk: np.ndarray, embedding: np.ndarray, heads: np.ndarray
-) -> Loads:
-    """Ranks that hold the same become one row with a count."""
-    table = np.column_stack([rows, chunk, embedding, heads])
-    unique, index, count = np.unique(table, axis=0, return_inverse=True, return_counts=True)
-    index = index.reshape(-1)
-    ranks = np.arange(len(table))
-    first = np.array([ranks[index == i].min() for i in range(len(unique))], dtype=float)
-    last = np.array([ranks[index == i].max() for i in range(len(unique))], dtype=float)
-    k = rows.shape[1]
-    return Loads(
-        layers=np.ascontiguousarray(unique[:, :k]),
-        chunk=unique[:, k].copy(),
-        embedding=unique[:, k + 1].copy(),
-        heads=unique[:, k + 2].copy(),
-        ranks=count.astype(float),
-        first=first,
-        last=last,
-    )
+    table = rank_table(
+        layer_order(model), kind_count(model), plan.pp, shape_of(plan.schedule),
+        np.array(counts, dtype=np.float64), end_layers(model),
+    )  # fmt: skip
+    return group_ranks(table)
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,16 @@
 """Seconds of one optimizer step: rank times, pipeline, data parallelism, optimizer, host.
 
-`step_cost` is the one place where the parts come together; the estimate of one plan and the
-search over millions call it alike.
+`step_cost` is where the parts come together. Its two halves stand alone, so that a search over
+many plans does the first once for all plans that share it: `rank_profiles` adds up what each rank
+does for one microbatch, `traffic` prices its data-parallel exchange, `combine` makes a step of
+them.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
+
+import numpy as np
 
 from gangsaw.cost.bubble import pipeline_s
 from gangsaw.cost.collectives import all_reduce_s, p2p_s
@@ -43,23 +47,142 @@ from gangsaw.jit import kernel
 FWD, BWD, WGRAD, R_SEL, R_FULL, TP_F, TP_B, TP_R, CP_F, CP_B, EP_F, EP_B, HOST_F, HOST_B, HOST_R = (
     range(len(LayerTime._fields))
 )
+"""Columns of a layer table, in the order of `LayerTime`."""
 
 
-class RankTime(NamedTuple):
-    """Seconds of one microbatch on one rank (all its chunks), by cause."""
+class Profile(NamedTuple):
+    """What one pipeline rank does and holds for one microbatch, all its chunks together.
+
+    Its first fields are those of `LayerTime`, summed; the forward's parts of recompute are added
+    by `combine`, which knows the share of layers that is recomputed.
+    """
 
     fwd: float
     bwd: float
     wgrad: float
-    recompute: float
+    recompute_selective: float
+    recompute_full: float
     tp_fwd: float
     tp_bwd: float
+    tp_recompute: float
     cp_fwd: float
     cp_bwd: float
     ep_fwd: float
     ep_bwd: float
     host_fwd: float
     host_bwd: float
+    host_recompute: float
+    ranks: float  # ranks like this one
+    dense: float  # parameters on the rank
+    expert: float
+    trained_dense: float  # those with gradients
+    trained_expert: float
+    depth: float  # layers of the rank
+    chunk: float  # layers of its largest chunk
+    kept_none: float  # bytes of activations
+    kept_selective: float
+    kept_full: float
+
+
+PROFILE_FIELDS = 25  # len(Profile._fields); numba wants the number
+(RANKS, P_DENSE, P_EXPERT, T_DENSE, T_EXPERT, DEPTH, CHUNK, K_NONE, K_SELECTIVE, K_FULL) = range(
+    15, 25
+)
+
+
+@kernel
+def rank_profiles(
+    loads: Loads,
+    layers: Array,
+    mems: Array,
+    times: EndTime,
+    ends: Ends,
+    tp: float,
+    train_ends: float,
+) -> Array:
+    """(R, 25): the `Profile` of each kind of rank.
+
+    `layers` (K, 15) and `mems` (K, 15) are one layer of each kind: `LayerTime` and `LayerMem`.
+    """
+    groups, kinds = loads.layers.shape
+    out = np.zeros((groups, PROFILE_FIELDS))
+    for r in range(groups):
+        for k in range(kinds):
+            n = loads.layers[r, k]
+            for j in range(15):
+                out[r, j] += n * layers[k, j]
+            out[r, P_DENSE] += n * (mems[k, DENSE] + mems[k, ADAPTER])
+            out[r, P_EXPERT] += n * mems[k, EXPERT]
+            out[r, T_DENSE] += n * (mems[k, DENSE] + mems[k, ADAPTER] - mems[k, FROZEN_DENSE])
+            out[r, T_EXPERT] += n * (mems[k, EXPERT] - mems[k, FROZEN_EXPERT])
+            out[r, DEPTH] += n
+            out[r, K_NONE] += n * mems[k, KEPT_NONE]
+            out[r, K_SELECTIVE] += n * mems[k, KEPT_SELECTIVE]
+            out[r, K_FULL] += n * mems[k, KEPT_FULL]
+        end = 0.0
+        if loads.embedding[r] > 0.0:
+            out[r, FWD] += times.embedding_fwd
+            out[r, BWD] += times.embedding_bwd * train_ends
+            out[r, TP_F] += times.embedding_tp
+            out[r, TP_B] += times.embedding_tp * train_ends
+            end += (ends.embedding_params + ends.vision_embedding_params) / tp
+        h = loads.heads[r]
+        if h > 0.0:
+            out[r, FWD] += h * times.head_fwd
+            out[r, BWD] += h * times.head_bwd
+            out[r, WGRAD] += h * times.head_wgrad * train_ends
+            out[r, TP_F] += h * times.head_tp
+            out[r, TP_B] += h * times.head_tp
+            if ends.tied <= 0.0 or loads.embedding[r] <= 0.0:
+                end += ends.head_params / tp + ends.final_norm_params
+        out[r, P_DENSE] += end
+        out[r, T_DENSE] += end * train_ends
+        out[r, RANKS] = loads.ranks[r]
+        out[r, CHUNK] = loads.chunk[r]
+    return out
+
+
+@kernel
+def traffic(
+    profiles: Array, cut: Cut, state: State, net: Net, strides: Strides, stack: StackT
+) -> Array:
+    """(R, 2): seconds of one gradient reduction and of one parameter gather of each rank.
+
+    Nothing is hidden here. Depends on the state by its ZeRO stage and shard group alone.
+    """
+    groups = profiles.shape[0]
+    out = np.zeros((groups, 2))
+    if state.dp <= 1.0 and cut.edp <= 1.0:
+        return out
+    for r in range(groups):
+        dense, expert = profiles[r, T_DENSE], profiles[r, T_EXPERT]
+        out[r, 0] = gradient_s(dense, expert, cut, state, net, strides, stack)
+        if state.zero >= 3.0:
+            dense, expert = profiles[r, P_DENSE], profiles[r, P_EXPERT]
+        out[r, 1] = gather_s(dense, expert, cut, state, net, strides, stack)
+    return out
+
+
+@kernel
+def transfer_s(ends: Ends, cut: Cut, pp: float, net: Net, strides: Strides, stack: StackT) -> float:
+    """Seconds of handing one microbatch's activations to the next stage.
+
+    Each tensor rank sends its slice: with sequence parallelism its own tokens, without it the
+    scatter-gather of Megatron-LM (arXiv:2104.04473 section 4.1).
+    """
+    if pp <= 1.0:
+        return 0.0
+    size = cut.mbs * cut.seq_len / cut.cp * ends.hidden * cut.act_bytes / cut.tp
+    return p2p_s(net, size, strides.pp, stack.collective_overhead_s, pp)
+
+
+@kernel
+def tied_s(ends: Ends, cut: Cut, pp: float, net: Net, strides: Strides, stack: StackT) -> float:
+    """Seconds a step of adding the gradients of a tied embedding's two copies."""
+    if ends.tied <= 0.0 or pp <= 1.0:
+        return 0.0
+    size = ends.head_params / cut.tp * stack.grad_bytes
+    return all_reduce_s(net, size, 2.0, strides.pp * (pp - 1.0), stack.collective_overhead_s)
 
 
 @kernel
@@ -73,204 +196,86 @@ def recompute_share(state: State, chunk: float) -> float:
 
 
 @kernel
-def rank_time(
-    r: int, loads: Loads, layers: Array, ends: EndTime, state: State, overhead_s: float
-) -> RankTime:
-    """Sum the layers and ends of one kind of rank. `layers` is (K, len(LayerTime))."""
-    full = recompute_share(state, loads.chunk[r])
-    f = b = w = rec = tf = tb = cf = cb = ef = eb = hf = hb = 0.0
-    for k in range(layers.shape[0]):
-        n = loads.layers[r, k]
-        f += n * layers[k, FWD]
-        b += n * layers[k, BWD]
-        w += n * layers[k, WGRAD]
-        tf += n * layers[k, TP_F]
-        tb += n * (layers[k, TP_B] + full * layers[k, TP_R])
-        cf += n * layers[k, CP_F]
-        cb += n * (layers[k, CP_B] + full * layers[k, CP_F])
-        ef += n * layers[k, EP_F]
-        eb += n * (layers[k, EP_B] + full * layers[k, EP_F])
-        hf += n * layers[k, HOST_F]
-        hb += n * (layers[k, HOST_B] + full * layers[k, HOST_R])
-        rec += n * full * layers[k, R_FULL]
-        if state.recompute == SELECTIVE:
-            rec += n * layers[k, R_SEL]
-    if loads.embedding[r] > 0.0:
-        f += ends.embedding_fwd
-        b += ends.embedding_bwd
-        tf += ends.embedding_tp
-        tb += ends.embedding_tp
-    h = loads.heads[r]
-    if h > 0.0:
-        f += h * ends.head_fwd
-        b += h * ends.head_bwd
-        w += h * ends.head_wgrad * state.train_ends
-        tf += h * ends.head_tp
-        tb += h * ends.head_tp
-    hf += overhead_s * state.vpp
-    hb += overhead_s * state.vpp
-    return RankTime(f, b, w, rec, tf, tb, cf, cb, ef, eb, hf, hb)
-
-
-class RankParams(NamedTuple):
-    """Parameters on one rank: all of them, and those with gradients."""
-
-    dense: float
-    expert: float
-    trained_dense: float
-    trained_expert: float
-
-
-@kernel
-def rank_params(
-    r: int, loads: Loads, mems: Array, ends: Ends, tp: float, train_ends: float
-) -> RankParams:
-    """Parameters of a rank. `mems` is the table of `cost.memory`, one layer of each kind."""
-    dense = expert = frozen_dense = frozen_expert = 0.0
-    for k in range(mems.shape[0]):
-        n = loads.layers[r, k]
-        dense += n * (mems[k, DENSE] + mems[k, ADAPTER])
-        expert += n * mems[k, EXPERT]
-        frozen_dense += n * mems[k, FROZEN_DENSE]
-        frozen_expert += n * mems[k, FROZEN_EXPERT]
-    end = 0.0
-    if loads.embedding[r] > 0.0:
-        end += (ends.embedding_params + ends.vision_embedding_params) / tp
-    if loads.heads[r] > 0.0 and (ends.tied <= 0.0 or loads.embedding[r] <= 0.0):
-        end += ends.head_params / tp + ends.final_norm_params
-    trained = dense - frozen_dense + end * train_ends
-    return RankParams(dense + end, expert, trained, expert - frozen_expert)
-
-
-@kernel
-def offload_link_s(r: int, loads: Loads, mems: Array, state: State, device: Device) -> float:
-    """Seconds of moving a microbatch's offloaded activations over the host link, one way."""
-    if state.offload_activations <= 0.0:
-        return 0.0
-    full = recompute_share(state, loads.chunk[r])
-    kept = 0.0
-    for k in range(mems.shape[0]):
-        plain = mems[k, KEPT_SELECTIVE] if state.recompute == SELECTIVE else mems[k, KEPT_NONE]
-        kept += loads.layers[r, k] * (full * mems[k, KEPT_FULL] + (1.0 - full) * plain)
-    return kept * state.offload_activations / (0.8 * device.pcie)
-
-
-@kernel
-def transfer_s(
-    ends: Ends, cut: Cut, state: State, net: Net, strides: Strides, stack: StackT
-) -> float:
-    """Seconds of handing one microbatch's activations to the next stage.
-
-    Each tensor rank sends its slice: with sequence parallelism its own tokens, without it the
-    scatter-gather of Megatron-LM (arXiv:2104.04473 section 4.1).
-    """
-    if state.pp <= 1.0:
-        return 0.0
-    size = cut.mbs * cut.seq_len / cut.cp * ends.hidden * cut.act_bytes / cut.tp
-    return p2p_s(net, size, strides.pp, stack.collective_overhead_s)
-
-
-@kernel
 def sharded_extra(
-    t: RankTime,
-    par: RankParams,
+    work_f: float,
+    work_b: float,
+    reduce: float,
+    gather: float,
     depth: float,
-    cut: Cut,
     state: State,
-    net: Net,
-    strides: Strides,
-    stack: StackT,
+    cover: float,
 ) -> tuple[float, float]:
     """Exposed seconds a microbatch of ZeRO-2's and ZeRO-3's traffic, forward and backward.
 
-    What may hide does so behind the rank's own work; the first layer's gather never does.
+    The share `cover` may hide behind the rank's own work; the first layer's gather never does.
     """
-    if state.zero < 2.0 or state.shard <= 1.0:
+    if state.zero < 2.0 or reduce <= 0.0:
         return 0.0, 0.0
-    cover = stack.zero3_overlap
-    work_f = t.fwd
-    work_b = t.bwd + t.wgrad + t.recompute
-    reduce = gradient_s(par.trained_dense, par.trained_expert, cut, state, net, strides, stack)
     if state.zero < 3.0:
         return 0.0, reduce - min(cover * reduce, work_b)
-    gather = gather_s(par.dense, par.expert, cut, state, net, strides, stack)
     both = gather + reduce
     extra_f = gather - min(cover * gather, work_f) + cover * gather / depth
     return extra_f, both - min(cover * both, work_b) + cover * reduce / depth
 
 
 @kernel
-def unsharded_dp_s(
-    par: RankParams,
-    f: float,
-    b: float,
-    last: float,
-    cut: Cut,
-    state: State,
-    ends: Ends,
-    net: Net,
-    strides: Strides,
-    stack: StackT,
-) -> float:
-    """Exposed seconds a step of the gradient reduction, the gather and the tied embedding."""
-    dp = 0.0
-    if state.zero < 2.0:
-        reduce = gradient_s(par.trained_dense, par.trained_expert, cut, state, net, strides, stack)
-        dp += reduce - min(stack.dp_overlap_backward * reduce, b)
-    if state.zero < 3.0:
-        gather = gather_s(par.trained_dense, par.trained_expert, cut, state, net, strides, stack)
-        dp += gather - min(stack.dp_overlap_forward * gather, f)
-    if ends.tied > 0.0 and state.pp > 1.0 and last > 0.0:
-        size = ends.head_params / cut.tp * stack.grad_bytes * state.train_ends
-        over = stack.collective_overhead_s
-        dp += all_reduce_s(net, size, 2.0, strides.pp * (state.pp - 1.0), over)
-    return dp
-
-
-@kernel
-def step_cost(
-    loads: Loads,
-    layers: Array,
-    mems: Array,
-    end_times: EndTime,
-    ends: Ends,
-    cut: Cut,
+def combine(
+    profiles: Array,
+    exchange: Array,
+    hop_s: float,
+    tied: float,
     state: State,
     device: Device,
-    net: Net,
-    strides: Strides,
     stack: StackT,
 ) -> StepCost:
-    """Seconds of one step of a plan and its parts (means over devices, summing to the step).
+    """Seconds of one step and their causes (means over devices, summing to the step).
 
-    `layers` (K, len(LayerTime)) and `mems` (K, len(LayerMem)) are one layer of each kind.
+    `profiles` (R, 25) of `rank_profiles`, `exchange` (R, 2) of `traffic`, `hop_s` of `transfer_s`.
     """
     p, m = state.pp, state.m
-    hop = transfer_s(ends, cut, state, net, strides, stack)
-    steady = stack.pp_exposed * hop * state.vpp if p > 1.0 else 0.0
+    steady = stack.pp_exposed * hop_s * state.vpp
+    overhead = stack.microbatch_overhead_s * state.vpp
     f_max = b_max = w_max = t_max = f_sum = b_sum = w_sum = 0.0
     compute = recompute = tp = cp = ep = host = zero3 = offload = 0.0
-    most = RankParams(0.0, 0.0, 0.0, 0.0)
-    last_b = last_f = 0.0
-    for r in range(loads.ranks.shape[0]):
-        n = loads.ranks[r]
-        t = rank_time(r, loads, layers, end_times, state, stack.microbatch_overhead_s)
-        par = rank_params(r, loads, mems, ends, cut.tp, state.train_ends)
-        depth = max(1.0, loads.layers[r].sum())
-        extra_f, extra_b = sharded_extra(t, par, depth, cut, state, net, strides, stack)
-        link = offload_link_s(r, loads, mems, state, device)
-        wait_f = max(0.0, link - t.fwd)
-        wait_b = max(0.0, link - t.bwd - t.wgrad)
-        f = t.fwd + t.tp_fwd + t.cp_fwd + t.ep_fwd + t.host_fwd + extra_f + wait_f + steady
-        b = t.bwd + t.recompute + t.tp_bwd + t.cp_bwd + t.ep_bwd + t.host_bwd
-        b += extra_b + wait_b + steady
-        w = t.wgrad
-        compute += n * (t.fwd + t.bwd + w)
-        recompute += n * t.recompute
-        tp += n * (t.tp_fwd + t.tp_bwd)
-        cp += n * (t.cp_fwd + t.cp_bwd)
-        ep += n * (t.ep_fwd + t.ep_bwd)
-        host += n * (t.host_fwd + t.host_bwd)
+    reduce = gather = dense = expert = last_f = last_b = 0.0
+    most = -1.0
+    for r in range(profiles.shape[0]):
+        row = profiles[r]
+        n = row[RANKS]
+        full = recompute_share(state, row[CHUNK])
+        again = full * row[R_FULL]
+        kept = row[K_NONE]
+        if state.recompute == SELECTIVE:
+            again = row[R_SEL]
+            kept = row[K_SELECTIVE]
+        kept += full * (row[K_FULL] - kept)
+        work_b = row[BWD] + row[WGRAD] + again
+        extra_f, extra_b = sharded_extra(
+            row[FWD],
+            work_b,
+            exchange[r, 0],
+            exchange[r, 1],
+            max(1.0, row[DEPTH]),
+            state,
+            stack.zero3_overlap,
+        )
+        link = kept * state.offload_activations / (0.8 * device.pcie)
+        wait_f = max(0.0, link - row[FWD])
+        wait_b = max(0.0, link - row[BWD] - row[WGRAD])
+        tp_b = row[TP_B] + full * row[TP_R]
+        cp_b = row[CP_B] + full * row[CP_F]
+        ep_b = row[EP_B] + full * row[EP_F]
+        host_f = row[HOST_F] + overhead
+        host_b = row[HOST_B] + full * row[HOST_R] + overhead
+        f = row[FWD] + row[TP_F] + row[CP_F] + row[EP_F] + host_f + extra_f + wait_f + steady
+        b = row[BWD] + again + tp_b + cp_b + ep_b + host_b + extra_b + wait_b + steady
+        w = row[WGRAD]
+        compute += n * (row[FWD] + row[BWD] + w)
+        recompute += n * again
+        tp += n * (row[TP_F] + tp_b)
+        cp += n * (row[CP_F] + cp_b)
+        ep += n * (row[EP_F] + ep_b)
+        host += n * (host_f + host_b)
         zero3 += n * (extra_f + extra_b)
         offload += n * (wait_f + wait_b)
         f_sum += n * f
@@ -279,19 +284,26 @@ def step_cost(
         if f + b + w > t_max:
             t_max = f + b + w
             f_max, b_max, w_max = f, b, w
-        if par.dense + par.expert > most.dense + most.expert:
-            most = par
+        if row[T_DENSE] + row[T_EXPERT] > most:
+            most = row[T_DENSE] + row[T_EXPERT]
+            dense, expert = row[T_DENSE], row[T_EXPERT]
+            reduce, gather = exchange[r, 0], exchange[r, 1]
             last_f, last_b = f, b + w
     if state.schedule < ZB_H1:
         b_max += w_max
         b_sum += w_sum
         w_max = 0.0
     path = pipeline_s(
-        state.schedule, p, state.vpp, m, f_max, b_max, w_max, f_sum, b_sum, stack.pp_exposed * hop
-    )
-    dp = unsharded_dp_s(most, last_f, last_b, p - 1.0, cut, state, ends, net, strides, stack)
-    optimizer = optimizer_s(most.trained_dense, most.trained_expert, state, device, stack)
-    host_step = offload_optimizer_s(most.trained_dense, most.trained_expert, state, device, stack)
+        state.schedule, p, state.vpp, m, f_max, b_max, w_max, f_sum, b_sum,
+        stack.pp_exposed * hop_s,
+    )  # fmt: skip
+    dp = tied * state.train_ends
+    if state.zero < 2.0:
+        dp += reduce - min(stack.dp_overlap_backward * reduce, last_b)
+    if state.zero < 3.0:
+        dp += gather - min(stack.dp_overlap_forward * gather, last_f)
+    optimizer = optimizer_s(dense, expert, state, device, stack)
+    host_step = offload_optimizer_s(dense, expert, state, device, stack)
     busy = m * (compute + recompute + tp + cp + ep + host + zero3 + offload) / p
     busy += 2.0 * m * steady
     return StepCost(
@@ -308,3 +320,28 @@ def step_cost(
         m * host / p + stack.step_overhead_s,
         host_step + m * offload / p,
     )
+
+
+@kernel
+def step_cost(
+    loads: Loads,
+    layers: Array,
+    mems: Array,
+    end_times: EndTime,
+    ends: Ends,
+    cut: Cut,
+    state: State,
+    device: Device,
+    net: Net,
+    strides: Strides,
+    stack: StackT,
+) -> StepCost:
+    """Seconds of one step of a plan and its parts.
+
+    `layers` (K, len(LayerTime)) and `mems` (K, len(LayerMem)) are one layer of each kind.
+    """
+    profiles = rank_profiles(loads, layers, mems, end_times, ends, cut.tp, state.train_ends)
+    exchange = traffic(profiles, cut, state, net, strides, stack)
+    hop = transfer_s(ends, cut, state.pp, net, strides, stack)
+    tied = tied_s(ends, cut, state.pp, net, strides, stack)
+    return combine(profiles, exchange, hop, tied, state, device, stack)

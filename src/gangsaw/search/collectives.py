@@ -9,13 +9,24 @@ from gangsaw.cost.collectives import (
     p2p_s,
     reduce_scatter_s,
 )
+from gangsaw.cost.ends import end_time
 from gangsaw.cost.evaluate import time_table
 from gangsaw.cost.lower import Lowered, cut_of, loads_of, strides_of
 from gangsaw.cost.lower_cluster import tier_name_for
 from gangsaw.cost.memory import memory_table
 from gangsaw.cost.memory_doc import memory_state
 from gangsaw.cost.moe import dispatch_bytes
-from gangsaw.cost.step import CP_B, CP_F, EP_B, EP_F, TP_B, TP_F, rank_params
+from gangsaw.cost.step import (
+    CP_B,
+    CP_F,
+    EP_B,
+    EP_F,
+    P_DENSE,
+    T_DENSE,
+    TP_B,
+    TP_F,
+    rank_profiles,
+)
 from gangsaw.spec.job import Job
 from gangsaw.spec.plan import Plan
 from gangsaw.spec.result import CollectiveDoc
@@ -82,7 +93,7 @@ def collectives_of(
         row("ep", "all-to-all", plan.ep, strides.ep, count, size, each, exposed)
     if plan.pp > 1:
         size = hidden / cut.tp
-        each = p2p_s(net, size, strides.pp, over)
+        each = p2p_s(net, size, strides.pp, over, float(plan.pp))
         exposed = 2 * m * plan.vpp * low.stack.pp_exposed * each
         row("pp", "send/receive", plan.pp, strides.pp, 2 * m * plan.vpp, size, each, exposed)
     rows += _data_parallel(job, plan, low, at, counts)
@@ -96,13 +107,15 @@ def _data_parallel(
     state = memory_state(plan, job.recipe)
     loads = loads_of(job.model, plan, counts)
     mems = memory_table(low.kinds, cut, low.memory)
-    par = rank_params(at, loads, mems, low.ends, cut.tp, state.train_ends)
+    table = time_table(low.kinds, cut, low.device, low.net, strides, low.stack)
+    times = end_time(low.ends, cut, low.device, low.net, strides, low.stack)
+    profile = rank_profiles(loads, table, mems, times, low.ends, cut.tp, state.train_ends)[at]
     over, net, stack = low.stack.collective_overhead_s, low.net, low.stack
     group = plan.dp * plan.cp
     if group == 1:
         return []
-    times = plan.num_microbatches if plan.zero >= 2 else 1
-    grad = par.trained_dense * stack.grad_bytes
+    steps = plan.num_microbatches if plan.zero >= 2 else 1
+    grad = float(profile[T_DENSE]) * stack.grad_bytes
     out = []
     if plan.zero == 0:
         each, name = all_reduce_s(net, grad, float(group), strides.dp, over), "all-reduce"
@@ -117,15 +130,15 @@ def _data_parallel(
             operation=f"gradients {name}",
             group=group,
             tier=tier,
-            count_per_step=times,
+            count_per_step=steps,
             bytes_each=grad,
             seconds_each=each,
-            exposed_s_per_step=times * each * (1.0 - hidden),
+            exposed_s_per_step=steps * each * (1.0 - hidden),
         )
     )
     if plan.zero >= 1:
         gathers = 2 * plan.num_microbatches if plan.zero == 3 else 1
-        size = par.dense * stack.param_bytes
+        size = float(profile[P_DENSE]) * stack.param_bytes
         each = all_gather_s(net, size, state.shard, strides.dp, over)
         cover = stack.zero3_overlap if plan.zero == 3 else stack.dp_overlap_forward
         out.append(

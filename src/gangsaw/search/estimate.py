@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import cast
 
 from gangsaw.bill.invoice import step_bill
 from gangsaw.cost.bound import step_bound_s
@@ -20,7 +19,7 @@ from gangsaw.cost.types import StepCost
 from gangsaw.search.collectives import collectives_of
 from gangsaw.spec.job import Job
 from gangsaw.spec.plan import Plan
-from gangsaw.spec.result import BillDoc, EstimateResult, PlanDoc, WaterfallStep
+from gangsaw.spec.result import BillDoc, EstimateResult, PlanDoc, PlanResult, WaterfallStep
 
 UNNAMED_SD = 0.15
 """Deviation of the log step time between software generations, where none is named."""
@@ -177,31 +176,37 @@ def hfu_share(job: Job, plan: Plan) -> float:
     return 1.0 + covered / 3.0
 
 
-def estimate(job: Job, plan: Plan, low: Lowered | None = None) -> EstimateResult:
-    """Every term of one plan. Raises InputError where the plan breaks a rule."""
-    ev = evaluate(job, plan, low)
-    cost = ev.cost
+def plan_result(ev: Evaluated) -> PlanResult:
+    """Time, memory and bill of an evaluated plan side by side."""
+    job, plan, cost = ev.job, ev.plan, ev.cost
     lo, hi = interval_of(ev)
-    bounds = bounds_of(ev)
     mfu = model_flops_per_step(job) / (job.cluster.devices * peak_of(job) * cost.step)
-    tokens = job.recipe.tokens_per_step / (cost.step * job.cluster.devices)
-    return EstimateResult(
+    return PlanResult(
         plan=plan_doc(plan, ev.counts),
         step_time_s=cost.step,
         step_time_lo_s=lo,
         step_time_hi_s=hi,
         mfu_frac=mfu,
         hfu_frac=mfu * hfu_share(job, plan),
-        tokens_per_s_per_device=tokens,
+        tokens_per_s_per_device=job.recipe.tokens_per_step / (cost.step * job.cluster.devices),
         memory=memory_doc(job, plan, ev.counts, ev.low),
         bill=bill_of(job, cost),
         why=limiting(cost),
+    )
+
+
+def estimate(job: Job, plan: Plan, low: Lowered | None = None) -> EstimateResult:
+    """Every term of one plan. Raises InputError where the plan breaks a rule."""
+    ev = evaluate(job, plan, low)
+    bounds = bounds_of(ev)
+    return EstimateResult(
+        **dict(plan_result(ev)),
         model=job.model.name,
         cluster=job.cluster.name,
         stack=job.stack.name,
         lower_bound_s=max(bounds.values()),
         lower_bounds=bounds,
-        waterfall=waterfall(job, cost),
+        waterfall=waterfall(job, ev.cost),
         collectives=collectives_of(ev.job, ev.plan, ev.counts, ev.low),
         sources=sources_of(job),
         notes=notes_of(job, plan),
@@ -243,8 +248,3 @@ def notes_of(job: Job, plan: Plan) -> tuple[str, ...]:
     if 0 < plan.shard_group < group:
         notes.append(f"state is sharded over {plan.shard_group} of {group} data-parallel ranks")
     return tuple(notes)
-
-
-def result_dict(result: EstimateResult) -> dict[str, object]:
-    """The estimate as plain JSON values."""
-    return cast(dict[str, object], result.model_dump(mode="json"))

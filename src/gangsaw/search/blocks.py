@@ -1,0 +1,441 @@
+"""The search's outer loops: blocks of degrees, chunks a rank, and stage layouts.
+
+A block fixes the degrees, the microbatch and the rank order; its layer tables are computed once.
+Inside it run chunks and layouts, each solved exactly, and in them `search.inner`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from gangsaw.cost.collectives import group_path
+from gangsaw.cost.ends import end_time
+from gangsaw.cost.evaluate import time_table
+from gangsaw.cost.loads import LOOP, V_SHAPE, group_ranks, rank_table
+from gangsaw.cost.memory import end_memory, memory_table
+from gangsaw.cost.step import (
+    BWD,
+    CP_B,
+    CP_F,
+    EP_B,
+    EP_F,
+    FWD,
+    R_FULL,
+    TP_B,
+    TP_F,
+    TP_R,
+    WGRAD,
+    rank_profiles,
+    tied_s,
+    traffic,
+    transfer_s,
+)
+from gangsaw.cost.types import (
+    FULL,
+    ZB_H1,
+    Array,
+    Cut,
+    EndMem,
+    Ends,
+    EndTime,
+    Kind,
+    Loads,
+    Net,
+    State,
+    Strides,
+)
+from gangsaw.jit import kernel
+from gangsaw.search.inner import (
+    EVERY,
+    NO,
+    TIERS,
+    Found,
+    Machine,
+    Ready,
+    Space,
+    Worth,
+    chunks_of,
+    exchange_row,
+    schedule_runs,
+    search_schedule,
+    shard_choices,
+    variant,
+    worth_trying,
+)
+from gangsaw.search.partition import balanced_counts, partition
+
+TP, CP, PP, DP, EP, ETP, MBS, SP, ORDER = range(9)
+"""Columns of a block; the seven strides follow."""
+STRIDE_DP = 11
+
+
+class Tables(NamedTuple):
+    """What one block computes once."""
+
+    layers: Array
+    mems: Array
+    end_times: EndTime
+    end_mem: EndMem
+
+
+@kernel
+def divisors_of(n: int) -> Array:
+    """Divisors of n, descending: n itself first, 1 last."""
+    count = 0
+    for d in range(1, n + 1):
+        if n % d == 0:
+            count += 1
+    out = np.zeros(count)
+    at = 0
+    for d in range(n, 0, -1):
+        if n % d == 0:
+            out[at] = float(d)
+            at += 1
+    return out
+
+
+@kernel
+def shard_groups(hybrid: int, group: int, stride: float, net: Net) -> Array:
+    """Ranks over which state may be sharded, the whole group first.
+
+    hybrid NO: only the whole group; EVERY: all its divisors above 1; TIERS: the whole, and the
+    members that stand inside one domain of each tier: inside a tier a larger group holds less at
+    the same bandwidth, so only those that end at a boundary can be best.
+    """
+    if hybrid == EVERY:
+        return divisors_of(group)[:-1] if group > 1 else divisors_of(group)
+    out = np.zeros(net.size.size + 1)
+    out[0] = float(group)
+    n = 1
+    if hybrid == TIERS:
+        for tier in range(net.size.size - 1, -1, -1):
+            inside = group_path(net, float(group), stride, tier)
+            if 1.0 < inside < out[n - 1] and group % int(inside) == 0:
+                out[n] = inside
+                n += 1
+    return out[:n].copy()
+
+
+@kernel
+def layout(
+    space: Space, tables: Tables, p: int, v: int, shape: int, full: bool, ends_s: Array
+) -> Array:
+    """Layers of each chunk: the exact partition that minimises the slowest rank.
+
+    With one chunk a rank layers may differ; with more, equal layers are shared over ranks.
+    `ends_s`: seconds of the embedding and of one head.
+    """
+    n = len(space.order)
+    layer_s = np.zeros(n)
+    for i in range(n):
+        k = int(space.order[i])
+        row = tables.layers[k]
+        layer_s[i] = row[FWD] + row[BWD] + row[WGRAD] + row[TP_F] + row[TP_B] + row[EP_F]
+        layer_s[i] += row[EP_B]
+        if full:
+            layer_s[i] += row[R_FULL] + row[TP_R]
+    first, last = ends_s[0], ends_s[1] * (1.0 + space.mtp)
+    if v == 1 and shape == LOOP:
+        none = np.zeros(n)
+        free = np.full(p, np.inf)
+        return partition(layer_s, none, p, first, last, free)
+    mean = layer_s.sum() / n
+    return balanced_counts(n, p, v, shape, mean, first, last, np.full(p, np.inf))
+
+
+@kernel
+def loads_for(
+    space: Space, tables: Tables, p: int, v: int, shape: int, full: bool, ends_s: Array
+) -> Loads:
+    """Ranks of the solved layout."""
+    counts = layout(space, tables, p, v, shape, full, ends_s)
+    table = rank_table(space.order, space.kinds, p, shape, counts, (space.mtp, space.vision))
+    return group_ranks(table)
+
+
+@kernel
+def block_tables(
+    block: Array, kinds: tuple[Kind, ...], ends: Ends, base: Cut, machine: Machine
+) -> tuple[Cut, Strides, Tables]:
+    """Layer and end tables of one block."""
+    edp = block[TP] * block[CP] * block[DP] / (block[EP] * block[ETP])
+    cut = Cut(
+        block[TP], block[CP], block[EP], block[ETP], edp, block[SP], block[MBS],
+        base.seq_len, base.act_bytes, base.fp8, base.imbalance,
+    )  # fmt: skip
+    strides = Strides(block[9], block[10], block[11], block[12], block[13], block[14], block[15])
+    device, net, stack = machine.device, machine.net, machine.stack
+    tables = Tables(
+        time_table(kinds, cut, device, net, strides, stack),
+        memory_table(kinds, cut, machine.memory),
+        end_time(ends, cut, device, net, strides, stack),
+        end_memory(ends, cut, block[PP], machine.memory),
+    )
+    return cut, strides, tables
+
+
+@kernel
+def exchange_tables(
+    space: Space,
+    profiles: Array,
+    groups: Array,
+    cut: Cut,
+    state: State,
+    strides: Strides,
+    machine: Machine,
+) -> Array:
+    """(3, D, R, 2): `traffic` without sharding, with it, and of ZeRO-3, by shard group."""
+    out = np.zeros((3, len(groups), profiles.shape[0], 2))
+    done = False
+    for z in range(len(space.zeros)):
+        zero = int(space.zeros[z])
+        row = exchange_row(zero)
+        if row == 1 and done:
+            continue
+        for d in range(shard_choices(zero, len(groups))):
+            now = variant(state, 0.0, 0.0, 0.0, float(zero), groups[d], (0.0, 0.0))
+            out[row, d] = traffic(profiles, cut, now, machine.net, strides, machine.stack)
+        done = done or row == 1
+    return out
+
+
+@kernel
+def count_plans(blocks: Array, space: Space, net: Net) -> int:
+    """How many plans the blocks hold; with `first_layers` SMALLEST an upper limit."""
+    total = 0
+    layers = len(space.order)
+    for i in range(blocks.shape[0]):
+        p, group = int(blocks[i, PP]), int(blocks[i, DP] * blocks[i, CP])
+        m = int(space.global_batch / (blocks[i, DP] * blocks[i, MBS]) + 0.5)
+        groups = len(shard_groups(space.hybrid, group, blocks[i, STRIDE_DP], net))
+        sharding = 0
+        for z in range(len(space.zeros)):
+            if space.zeros[z] == 0 or group > 1:
+                sharding += shard_choices(int(space.zeros[z]), groups)
+        inner = sharding * len(space.offload_optimizer) * len(space.offload_activations)
+        for v in range(space.min_chunks, space.max_chunks + 1):
+            if v > 1 and (p == 1 or p * v > layers):
+                break
+            runs = 0
+            for s in range(len(space.schedules)):
+                if p == 1 and s > 0:
+                    break
+                if p == 1 or schedule_runs(int(space.schedules[s]), p, v, m, space.multiple):
+                    runs += 1
+            forms = 0
+            for r in range(len(space.recomputes)):
+                most = math.ceil(layers / (p * v))
+                if int(space.recomputes[r]) != FULL or space.first_layers == NO:
+                    forms += 1
+                elif space.first_layers == EVERY:
+                    forms += most
+                else:
+                    forms += 2 + math.ceil(math.log2(most))
+            total += runs * forms * inner
+    return total
+
+
+@kernel
+def block_bound_s(space: Space, tables: Tables, p: int, m: int) -> float:
+    """Least seconds of any plan of a block: what the mean rank does, without bubble or recompute.
+
+    Every part that is counted here is exposed in every plan of the block.
+    """
+    total = 0.0
+    for i in range(len(space.order)):
+        row = tables.layers[int(space.order[i])]
+        total += row[FWD] + row[BWD] + row[WGRAD] + row[TP_F] + row[TP_B]
+        total += row[CP_F] + row[CP_B] + row[EP_F] + row[EP_B]
+    return m * total / p
+
+
+@kernel
+def fill_share(space: Space, p: int, v: int, m: int) -> float:
+    """Least bubble of any schedule searched, over the ideal time: (p - 1) / (v m), or none."""
+    for s in range(len(space.schedules)):
+        if int(space.schedules[s]) >= ZB_H1:
+            return 0.0
+    return (p - 1.0) / (v * m)
+
+
+@kernel
+def end_seconds(space: Space, tables: Tables) -> Array:
+    """Seconds of the embedding (with the vision tower) and of one head, for the layout."""
+    t = tables.end_times
+    out = np.zeros(2)
+    out[0] = t.embedding_fwd + t.embedding_bwd
+    out[1] = t.head_fwd + t.head_bwd + t.head_wgrad
+    if space.vision > 0.0:
+        tower = tables.layers[space.kinds - 1]
+        out[0] += space.vision * (tower[FWD] + tower[BWD] + tower[WGRAD])
+    return out
+
+
+@kernel
+def block_state(block: Array, v: int, m: int, edp: float, base: State) -> State:
+    """The state of a block's plans before their own choices."""
+    return State(
+        block[PP], float(v), float(m), 0.0, 0.0, 0.0, 0.0, 1.0, edp, block[DP] * block[CP],
+        0.0, 0.0, base.train_ends, base.frozen_bytes, base.fp8,
+    )  # fmt: skip
+
+
+@kernel
+def search_layout(
+    at: int,
+    space: Space,
+    ready: Ready,
+    now: State,
+    shape: int,
+    full: bool,
+    cut: Cut,
+    strides: Strides,
+    machine: Machine,
+    found: Found,
+    worth: Worth,
+) -> int:
+    """Evaluate the plans of one block, chunk number and layout; returns the next free place."""
+    p, v, m = int(now.pp), int(now.vpp), int(now.m)
+    priced = False
+    for s in range(len(space.schedules)):
+        schedule = int(space.schedules[s])
+        if p == 1 and s > 0:
+            break
+        if p > 1 and not schedule_runs(schedule, p, v, m, space.multiple):
+            continue
+        if (chunks_of(schedule) == 2) != (shape == V_SHAPE):
+            continue
+        one = variant(now, float(schedule), 0.0, 0.0, 0.0, 1.0, (0.0, 0.0))
+        if not worth_trying(space, ready, one, machine, worth):
+            continue
+        if not priced:
+            priced = True
+            ready.exchange[:] = exchange_tables(
+                space, ready.profiles, ready.groups, cut, now, strides, machine
+            )
+        at = search_schedule(at, space, ready, now, schedule, full, machine, found, worth.room)
+    return at
+
+
+@kernel
+def search_block(
+    at: int,
+    number: int,
+    block: Array,
+    space: Space,
+    kinds: tuple[Kind, ...],
+    ends: Ends,
+    base: Cut,
+    state: State,
+    machine: Machine,
+    found: Found,
+    worth: Worth,
+) -> int:
+    """Evaluate every plan of one block that is worth it; returns the next free place."""
+    p, layers = int(block[PP]), len(space.order)
+    m = int(space.global_batch / (block[DP] * block[MBS]) + 0.5)
+    cut, strides, tables = block_tables(block, kinds, ends, base, machine)
+    bound_s = block_bound_s(space, tables, p, m)
+    if bound_s * (1.0 + fill_share(space, p, layers, m)) > worth.step_s:
+        return at
+    net, stack = machine.net, machine.stack
+    groups = shard_groups(space.hybrid, int(block[DP] * block[CP]), strides.dp, net)
+    hop_s = transfer_s(ends, cut, block[PP], net, strides, stack)
+    tied = tied_s(ends, cut, block[PP], net, strides, stack)
+    ends_s = end_seconds(space, tables)
+    for v in range(space.min_chunks, space.max_chunks + 1):
+        if v > 1 and (p == 1 or p * v > layers):
+            break
+        if bound_s * (1.0 + fill_share(space, p, v, m)) > worth.step_s:
+            continue
+        now = block_state(block, v, m, cut.edp, state)
+        for shape in range(2):
+            if (shape == V_SHAPE and v != 2) or not any_runs(space, p, v, m, shape):
+                continue
+            for full in range(2):
+                if not any_form(space, full == 1):
+                    continue
+                loads = loads_for(space, tables, p, v, shape, full == 1, ends_s)
+                profiles = rank_profiles(
+                    loads, tables.layers, tables.mems, tables.end_times, ends, cut.tp,
+                    state.train_ends,
+                )  # fmt: skip
+                exchange = np.zeros((3, len(groups), profiles.shape[0], 2))
+                ready = Ready(
+                    number, loads, profiles, exchange, tables.end_mem, tables.mems, groups,
+                    hop_s, tied, math.ceil(layers / (p * v)),
+                )  # fmt: skip
+                at = search_layout(
+                    at, space, ready, now, shape, full == 1, cut, strides, machine, found, worth
+                )
+    return at
+
+
+@kernel
+def any_runs(space: Space, p: int, v: int, m: int, shape: int) -> bool:
+    """Whether some schedule runs with these chunks in this shape."""
+    for s in range(len(space.schedules)):
+        schedule = int(space.schedules[s])
+        if (chunks_of(schedule) == 2) != (shape == V_SHAPE):
+            continue
+        if p == 1 or schedule_runs(schedule, p, v, m, space.multiple):
+            return True
+    return False
+
+
+@kernel
+def any_form(space: Space, full: bool) -> bool:
+    """Whether full recompute (or one of the others) is searched."""
+    found = False
+    for r in range(len(space.recomputes)):
+        found = found or (int(space.recomputes[r]) == FULL) == full
+    return found
+
+
+@kernel
+def block_bounds(
+    blocks: Array, space: Space, kinds: tuple[Kind, ...], ends: Ends, base: Cut, machine: Machine
+) -> Array:
+    """(B,): least seconds of any plan of each block."""
+    out = np.zeros(blocks.shape[0])
+    for i in range(blocks.shape[0]):
+        _, _, tables = block_tables(blocks[i], kinds, ends, base, machine)
+        m = int(space.global_batch / (blocks[i, DP] * blocks[i, MBS]) + 0.5)
+        out[i] = block_bound_s(space, tables, int(blocks[i, PP]), m)
+    return out
+
+
+@kernel
+def search_blocks(
+    blocks: Array,
+    space: Space,
+    kinds: tuple[Kind, ...],
+    ends: Ends,
+    base: Cut,
+    state: State,
+    machine: Machine,
+    found: Found,
+    room: float,
+    slack: float,
+) -> int:
+    """Evaluate the plans of all blocks into `found`; returns how many there were.
+
+    Blocks and layouts that cannot come within `slack` times the fastest plan that fits so far are
+    passed over (inf: none is), so the answer within that factor is that of the whole space.
+    Blocks in ascending order of `block_bounds` find that plan early.
+    """
+    at = 0
+    best = np.inf
+    for i in range(blocks.shape[0]):
+        start = at
+        at = search_block(
+            at, i, blocks[i], space, kinds, ends, base, state, machine, found,
+            Worth(room, best * slack),
+        )  # fmt: skip
+        for j in range(start, at):
+            if found.peak[j] <= room and found.step_s[j] < best:
+                best = found.step_s[j]
+    return at

@@ -1,0 +1,367 @@
+"""The search's inner loops: every plan of one stage layout, by the same formulas as one plan.
+
+A plan is kept as one integer (its place in these loops), its step time and its peak; documents
+are made of the few that are shown.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gangsaw.cost.memory import Place, Sums, load_of, rank_peak, sum_layers
+from gangsaw.cost.step import combine
+from gangsaw.cost.types import (
+    BFS,
+    DUALPIPE,
+    DUALPIPE_V,
+    FULL,
+    INTERLEAVED,
+    IZB,
+    V_HALF,
+    V_MIN,
+    ZB_V,
+    Array,
+    Device,
+    EndMem,
+    Loads,
+    Net,
+    StackMem,
+    StackT,
+    State,
+)
+from gangsaw.jit import kernel
+
+Ints = NDArray[np.int64]
+
+NO, EVERY, SMALLEST = range(3)
+TIERS = 2
+"""How far a loop goes: not at all, over all values, or over those that can be best."""
+
+
+class Space(NamedTuple):
+    """What the inner loops run over."""
+
+    schedules: Ints  # codes
+    recomputes: Ints
+    first_layers: int  # full recompute of the first N layers of each chunk: NO, EVERY, SMALLEST
+    zeros: Ints
+    hybrid: int  # sharding over parts of the data-parallel group: NO, EVERY, TIERS
+    offload_optimizer: Array
+    offload_activations: Array
+    min_chunks: int  # chunks a rank
+    max_chunks: int
+    multiple: int  # 1: interleaving needs m to be a multiple of pp
+    order: Array  # kind of each decoder layer
+    kinds: int
+    mtp: float
+    vision: float
+    global_batch: float
+
+
+class Found(NamedTuple):
+    """Where the results go: one entry a plan."""
+
+    codes: Ints
+    owner: NDArray[np.int32]  # block
+    step_s: NDArray[np.float32]
+    peak: NDArray[np.float32]
+
+
+class Machine(NamedTuple):
+    """Device, network and stack as numbers."""
+
+    device: Device
+    net: Net
+    stack: StackT
+    memory: StackMem
+
+
+class Worth(NamedTuple):
+    """What a plan must keep under to be looked at."""
+
+    room: float  # device bytes under which a plan counts as fitting
+    step_s: float  # inf: every plan is looked at
+
+
+class Ready(NamedTuple):
+    """A layout ready for its plans: what does not change from plan to plan."""
+
+    number: int  # of the block
+    loads: Loads
+    profiles: Array
+    exchange: Array
+    end_mem: EndMem
+    mems: Array
+    groups: Array
+    hop_s: float
+    tied: float
+    most: int  # layers of a chunk, rounded up
+
+
+@kernel
+def chunks_of(schedule: int) -> int:
+    """Chunks a rank that a schedule runs: 1, 2, or 0 for any number above one."""
+    if schedule in (INTERLEAVED, BFS, IZB):
+        return 0
+    if schedule in (ZB_V, V_HALF, V_MIN, DUALPIPE_V):
+        return 2
+    return 1
+
+
+@kernel
+def schedule_runs(schedule: int, p: int, v: int, m: int, multiple: int) -> bool:
+    """Whether a schedule can run v chunks on p ranks with m microbatches."""
+    if p == 1:
+        return v == 1
+    wanted = chunks_of(schedule)
+    if wanted == 0 and v < 2:
+        return False
+    if wanted > 0 and v != wanted:
+        return False
+    if schedule == INTERLEAVED and multiple == 1 and m % p != 0:
+        return False
+    if schedule == DUALPIPE and p % 2 != 0:
+        return False
+    return not (schedule in (DUALPIPE, DUALPIPE_V) and m < 2 * p)
+
+
+@kernel
+def encode(
+    schedule: int, v: int, rec: int, first: int, zero: int, shard: int, off_o: int, off_a: int
+) -> int:
+    """The place of a plan inside its block as one integer (see `decode`)."""
+    code = schedule
+    code = code * 256 + v
+    code = code * 4 + rec
+    code = code * 1024 + first
+    code = code * 4 + zero
+    code = code * 64 + shard
+    code = code * 16 + off_o
+    return code * 16 + off_a
+
+
+def decode(code: int) -> tuple[int, int, int, int, int, int, int, int]:
+    """Schedule, chunks, recompute, first layers, zero, shard index and both offload indices."""
+    out = []
+    for size in (16, 16, 64, 4, 1024, 4, 256):
+        code, rest = divmod(code, size)
+        out.append(rest)
+    off_a, off_o, shard, zero, first, rec, v = out
+    return code, v, rec, first, zero, shard, off_o, off_a
+
+
+@kernel
+def shard_choices(zero: int, groups: int) -> int:
+    """How many shard groups a ZeRO stage has: one without sharding."""
+    return 1 if zero == 0 else groups
+
+
+@kernel
+def exchange_row(zero: int) -> int:
+    """Where a ZeRO stage stands in `exchange_tables`: stages 1 and 2 move the same."""
+    if zero == 0:
+        return 0
+    return 2 if zero == 3 else 1
+
+
+@kernel
+def variant(
+    state: State,
+    schedule: float,
+    recompute: float,
+    first: float,
+    zero: float,
+    shard: float,
+    offload: tuple[float, float],
+) -> State:
+    """The state with a plan's own choices put in."""
+    return State(
+        state.pp, state.vpp, state.m, schedule, recompute, first, zero, shard,
+        state.expert_shard, state.dp, offload[0], offload[1], state.train_ends,
+        state.frozen_bytes, state.fp8,
+    )  # fmt: skip
+
+
+@kernel
+def sum_table(loads: Loads, mems: Array, state: State) -> Array:
+    """(R, 11): the layers of each kind of rank added up for its memory, as `Sums`."""
+    groups = loads.layers.shape[0]
+    out = np.zeros((groups, 11))
+    for g in range(groups):
+        sums = sum_layers(load_of(loads, g, state), mems, state)
+        for j in range(11):
+            out[g, j] = sums[j]
+    return out
+
+
+@kernel
+def place_table(loads: Loads, state: State) -> Array:
+    """(R, 4): `Place` of the first rank of each kind, which holds most in flight."""
+    groups = loads.layers.shape[0]
+    out = np.zeros((groups, 4))
+    for g in range(groups):
+        load = load_of(loads, g, state)
+        out[g, 0], out[g, 1], out[g, 2], out[g, 3] = load.rank, load.embedding, load.head, load.mtp
+    return out
+
+
+@kernel
+def worst_device_bytes(
+    sums: Array, places: Array, end_mem: EndMem, state: State, memory: StackMem
+) -> float:
+    """Largest device-visible peak of all ranks."""
+    worst = 0.0
+    for g in range(sums.shape[0]):
+        s = sums[g]
+        held = rank_peak(
+            Sums(s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10]),
+            Place(places[g, 0], places[g, 1], places[g, 2], places[g, 3]),
+            end_mem, state, memory,
+        )  # fmt: skip
+        worst = max(worst, held.device)
+    return worst
+
+
+@kernel
+def try_plan(
+    at: int,
+    ready: Ready,
+    sums: Array,
+    places: Array,
+    one: State,
+    choice: tuple[int, int, int],
+    machine: Machine,
+    found: Found,
+) -> float:
+    """Evaluate one plan into place `at`; returns its peak. `choice`: shard and offload indices."""
+    zero = int(one.zero)
+    shard, off_o, off_a = choice
+    cost = combine(
+        ready.profiles, ready.exchange[exchange_row(zero), shard], ready.hop_s, ready.tied, one,
+        machine.device, machine.stack,
+    )  # fmt: skip
+    peak = worst_device_bytes(sums, places, ready.end_mem, one, machine.memory)
+    found.step_s[at] = cost.step
+    found.peak[at] = peak
+    found.codes[at] = encode(
+        int(one.schedule), int(one.vpp), int(one.recompute), int(one.recompute_layers), zero,
+        shard, off_o, off_a,
+    )  # fmt: skip
+    found.owner[at] = ready.number
+    return peak
+
+
+@kernel
+def smallest_first(
+    at: int,
+    ready: Ready,
+    places: Array,
+    one: State,
+    choice: tuple[int, int, int],
+    machine: Machine,
+    found: Found,
+    room: float,
+) -> int:
+    """Bisect for the fewest recomputed layers a chunk that fit; returns the next free place.
+
+    Time grows and memory falls with every recomputed layer, so no other number can be better.
+    """
+    low, high = 1, ready.most - 1
+    while low <= high:
+        middle = (low + high) // 2
+        now = variant(
+            one, one.schedule, one.recompute, float(middle), one.zero, one.shard,
+            (one.offload_optimizer, one.offload_activations),
+        )  # fmt: skip
+        sums = sum_table(ready.loads, ready.mems, now)
+        peak = try_plan(at, ready, sums, places, now, choice, machine, found)
+        at += 1
+        if peak <= room:
+            high = middle - 1
+        else:
+            low = middle + 1
+    return at
+
+
+@kernel
+def search_forms(
+    at: int, space: Space, ready: Ready, now: State, machine: Machine, found: Found, room: float
+) -> int:
+    """Evaluate sharding and offload of one schedule and recompute; returns the next free place."""
+    sums = sum_table(ready.loads, ready.mems, now)
+    places = place_table(ready.loads, now)
+    bisect = int(now.recompute) == FULL and space.first_layers == SMALLEST and ready.most > 1
+    for z in range(len(space.zeros)):
+        zero = int(space.zeros[z])
+        if zero > 0 and ready.groups[0] <= 1.0:
+            continue
+        for d in range(shard_choices(zero, len(ready.groups))):
+            for oo in range(len(space.offload_optimizer)):
+                for oa in range(len(space.offload_activations)):
+                    one = variant(
+                        now, now.schedule, now.recompute, now.recompute_layers, float(zero),
+                        ready.groups[d],
+                        (space.offload_optimizer[oo], space.offload_activations[oa]),
+                    )  # fmt: skip
+                    choice = (d, oo, oa)
+                    peak = try_plan(at, ready, sums, places, one, choice, machine, found)
+                    at += 1
+                    if bisect and peak <= room:
+                        at = smallest_first(at, ready, places, one, choice, machine, found, room)
+    return at
+
+
+@kernel
+def worth_trying(space: Space, ready: Ready, now: State, machine: Machine, worth: Worth) -> bool:
+    """Whether some plan of a layout and schedule can be fast enough and can fit.
+
+    The fastest has no recompute and no data-parallel traffic. The one that holds least recomputes
+    all layers, shards at the highest stage over the whole group and offloads all that is asked
+    for; 2 % more room allow for the layout, which differs a little with recompute.
+    """
+    if not np.isfinite(worth.step_s):
+        return True
+    free = np.zeros((ready.profiles.shape[0], 2))
+    fast = variant(now, now.schedule, 0.0, 0.0, 0.0, 1.0, (0.0, 0.0))
+    cost = combine(ready.profiles, free, ready.hop_s, 0.0, fast, machine.device, machine.stack)
+    if cost.step > worth.step_s:
+        return False
+    offload = (space.offload_optimizer.max(), space.offload_activations.max())
+    least = variant(
+        now, now.schedule, float(space.recomputes.max()), 0.0, float(space.zeros.max()),
+        ready.groups[0], offload,
+    )  # fmt: skip
+    sums = sum_table(ready.loads, ready.mems, least)
+    places = place_table(ready.loads, least)
+    peak = worst_device_bytes(sums, places, ready.end_mem, least, machine.memory)
+    return peak <= 1.02 * worth.room
+
+
+@kernel
+def search_schedule(
+    at: int,
+    space: Space,
+    ready: Ready,
+    state: State,
+    schedule: int,
+    full: bool,
+    machine: Machine,
+    found: Found,
+    room: float,
+) -> int:
+    """Evaluate the plans of one layout and schedule; returns the next free place.
+
+    `full`: the layout is that of full recompute.
+    """
+    for r in range(len(space.recomputes)):
+        rec = int(space.recomputes[r])
+        if (rec == FULL) != full:
+            continue
+        forms = ready.most if rec == FULL and space.first_layers == EVERY else 1
+        for first in range(forms):
+            now = variant(state, float(schedule), float(rec), float(first), 0.0, 1.0, (0.0, 0.0))
+            at = search_forms(at, space, ready, now, machine, found, room)
+    return at

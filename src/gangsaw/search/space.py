@@ -1,0 +1,305 @@
+"""All legal plans of a job: which blocks of degrees there are, and what runs inside them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from gangsaw.cost.legal import divisors, legal_tp
+from gangsaw.cost.lower import (
+    Lowered,
+    axis_strides,
+    cut_of,
+    end_layers,
+    kind_count,
+    layer_order,
+    lower,
+    schedule_code,
+)
+from gangsaw.cost.memory_doc import capacity_of, memory_state
+from gangsaw.cost.types import Array
+from gangsaw.errors import InputError
+from gangsaw.jit import compiled
+from gangsaw.search.blocks import (
+    STRIDE_DP,
+    block_bounds,
+    count_plans,
+    search_blocks,
+    shard_groups,
+)
+from gangsaw.search.inner import EVERY, NO, SMALLEST, TIERS, Found, Machine, Space, decode
+from gangsaw.spec import ModelSpec, Plan
+from gangsaw.spec.job import Job
+from gangsaw.spec.plan import SCHEDULES
+
+ORDERS = ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")
+"""Rank orders searched: stages far apart or near; tensor ranks are neighbours in both."""
+MAX_TP, MAX_CP, MAX_CHUNKS = 1024, 64, 64
+FORMS = ("none", "selective", "full")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a plan must keep to, and which of its fields the user has fixed."""
+
+    max_devices: int | None = None
+    deadline_s: float | None = None
+    budget_usd: float | None = None
+    headroom_frac: float = 0.0
+    fixed: Mapping[str, object] = field(default_factory=dict)
+    top: int = 5
+    fewer_devices: bool = False
+
+
+@dataclass(frozen=True)
+class Breadth:
+    """How far the inner loops go. The defaults leave out only plans that cannot be best."""
+
+    first_layers: int = SMALLEST
+    hybrid: int = TIERS
+    slack: float = 1.25
+    offload: tuple[tuple[float, ...], tuple[float, ...]] = ((0.0,), (0.0,))
+    schedules: tuple[str, ...] = ("1f1b", "interleaved", "gpipe", "bfs")
+    zeros: tuple[int, ...] = (0, 1, 2, 3)
+
+
+@dataclass(frozen=True)
+class Searched:
+    """Every evaluated plan of one device count."""
+
+    job: Job
+    low: Lowered
+    blocks: Array
+    found: Found
+    breadth: Breadth
+
+    def plan_at(self, index: int) -> Plan:
+        """The plan at a place of the result arrays, without its stage layout."""
+        block = self.blocks[self.found.owner[index]]
+        schedule, v, rec, first, zero, shard, off_o, off_a = decode(int(self.found.codes[index]))
+        tp, cp, pp, dp, ep, etp, mbs, sp, order = (int(x) for x in block[:9])
+        group = dp * cp
+        choice = int(
+            shard_groups(self.breadth.hybrid, group, block[STRIDE_DP], self.low.net)[shard]
+        )
+        offload_o, offload_a = self.breadth.offload
+        return Plan(
+            tp=tp, cp=cp, pp=pp, vpp=v, dp=dp, ep=ep, etp=etp, mbs=mbs,
+            num_microbatches=self.job.recipe.global_batch // (dp * mbs),
+            schedule=SCHEDULES[schedule], recompute=FORMS[rec], recompute_layers=first, zero=zero,
+            shard_group=0 if choice == group or zero == 0 else choice, sequence_parallel=bool(sp),
+            offload_optimizer=offload_o[off_o], offload_activations=offload_a[off_a],
+            rank_order=ORDERS[order],
+        )  # fmt: skip
+
+
+def stack_breadth(stack: str) -> Breadth:
+    """Schedules and sharding that a software stack runs; all physical ones where none is named."""
+    if stack.startswith("zero-bubble"):
+        names = ("1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min")
+        return Breadth(schedules=names, zeros=(0, 1))
+    if stack.startswith("megatron"):
+        return Breadth(schedules=("1f1b", "interleaved"), zeros=(0, 1))
+    if stack.startswith("torchtitan"):
+        names = ("1f1b", "interleaved", "gpipe", "bfs", "izb", "zb-v", "dualpipe-v")
+        return Breadth(schedules=names, zeros=(1, 2, 3))
+    if stack.startswith(("fsdp1", "hf-eager", "automodel")):
+        return Breadth(schedules=("1f1b",), zeros=(0, 1, 2, 3))
+    return Breadth()
+
+
+def _allowed(name: str, values: Sequence[int], fixed: Mapping[str, object]) -> list[int]:
+    wanted = fixed.get(name)
+    if wanted is None:
+        return list(values)
+    number = int(str(wanted))
+    return [number] if number in values else []
+
+
+def expert_splits(model: ModelSpec, ranks: int, tp: int) -> list[tuple[int, int]]:
+    """(ep, etp) pairs over the tp x cp x dp ranks of a stage."""
+    moes = [k.moe for k in model.kinds if k.moe is not None]
+    if not moes:
+        return [(1, 1)]
+    experts = divisors(moes[0].experts)
+    pairs = []
+    for etp in sorted({1, tp}):
+        if any(m.expert.ffn % etp for m in moes):
+            continue
+        for ep in experts:
+            if ranks % (ep * etp) == 0 and all(m.experts % ep == 0 for m in moes):
+                pairs.append((ep, etp))
+    return pairs
+
+
+def degree_splits(
+    job: Job, fixed: Mapping[str, object]
+) -> Iterator[tuple[int, int, int, int, int, int]]:
+    """Every (tp, cp, pp, dp, ep, etp) of the cluster's devices that the model's shapes allow."""
+    n, batch, s = job.cluster.devices, job.recipe.global_batch, job.recipe.seq_len
+    layers = job.model.layers
+    tps = _allowed("tp", [t for t in legal_tp(job.model, MAX_TP) if n % t == 0], fixed)
+    for tp in tps:
+        cps = [c for c in divisors(n // tp, MAX_CP) if c == 1 or s % (2 * c) == 0]
+        for cp in _allowed("cp", cps, fixed):
+            pps = [p for p in divisors(n // tp // cp) if p <= layers]
+            for pp in _allowed("pp", pps, fixed):
+                dp = n // tp // cp // pp
+                if batch % dp or not _allowed("dp", [dp], fixed):
+                    continue
+                for ep, etp in expert_splits(job.model, tp * cp * dp, tp):
+                    if _allowed("ep", [ep], fixed) and _allowed("etp", [etp], fixed):
+                        yield tp, cp, pp, dp, ep, etp
+
+
+def _sequence_parallel(job: Job, tp: int, cp: int, fixed: Mapping[str, object]) -> list[int]:
+    choices = [0] if tp == 1 or job.recipe.seq_len % (tp * cp) else [0, 1]
+    wanted = fixed.get("sequence_parallel")
+    if wanted is None or tp == 1:
+        return choices
+    return [c for c in choices if c == int(bool(wanted))]
+
+
+def blocks_of(job: Job, fixed: Mapping[str, object]) -> Array:
+    """(B, 16): degrees, microbatch, sequence parallelism, rank order and strides of each block."""
+    rows = []
+    wanted_order = fixed.get("rank_order")
+    for tp, cp, pp, dp, ep, etp in degree_splits(job, fixed):
+        micro = divisors(job.recipe.global_batch // dp)
+        per = job.recipe.global_batch // dp
+        steps = _allowed("num_microbatches", [per // b for b in micro], fixed)
+        degrees = {"tp": tp, "cp": cp, "pp": pp, "dp": dp, "ep": ep, "etp": etp}
+        for mbs in _allowed("mbs", [b for b in micro if per // b in steps], fixed):
+            for sp in _sequence_parallel(job, tp, cp, fixed):
+                for code, order in enumerate(ORDERS):
+                    if wanted_order is not None and order != wanted_order:
+                        continue
+                    far = pp > 1 and dp > 1 and ep * etp <= tp * cp
+                    if code and not far and wanted_order is None:
+                        continue
+                    strides = axis_strides(order.split("-"), degrees)
+                    rows.append([tp, cp, pp, dp, ep, etp, mbs, sp, code, *strides])
+    return np.array(rows, dtype=np.float64).reshape(len(rows), 16)
+
+
+def space_of(job: Job, breadth: Breadth, fixed: Mapping[str, object]) -> Space:
+    """The inner loops as numbers, what the user fixed taken into account."""
+    schedules = [s for s in breadth.schedules if fixed.get("schedule") in (None, s)]
+    if fixed.get("schedule") and not schedules:
+        schedules = [str(fixed["schedule"])]
+    forms = [i for i, f in enumerate(FORMS) if fixed.get("recompute") in (None, f)]
+    zeros = [z for z in breadth.zeros if fixed.get("zero") in (None, z)]
+    if fixed.get("zero") is not None and not zeros:
+        zeros = [int(str(fixed["zero"]))]
+    wanted = fixed.get("vpp")
+    return Space(
+        schedules=np.array([schedule_code(s) for s in schedules], dtype=np.int64),
+        recomputes=np.array(forms, dtype=np.int64),
+        first_layers=breadth.first_layers,
+        zeros=np.array(zeros, dtype=np.int64),
+        hybrid=breadth.hybrid,
+        offload_optimizer=np.array(breadth.offload[0], dtype=np.float64),
+        offload_activations=np.array(breadth.offload[1], dtype=np.float64),
+        min_chunks=int(str(wanted)) if wanted else 1,
+        max_chunks=int(str(wanted)) if wanted else MAX_CHUNKS,
+        multiple=int(job.stack.name.startswith(("megatron", "zero-bubble"))),
+        order=layer_order(job.model),
+        kinds=kind_count(job.model),
+        mtp=end_layers(job.model)[0],
+        vision=end_layers(job.model)[1],
+        global_batch=float(job.recipe.global_batch),
+    )
+
+
+def capacity_bytes(job: Job, headroom_frac: float = 0.0) -> float:
+    """Bytes under which a plan is taken as fitting: usable, less the wanted headroom."""
+    return capacity_of(job.cluster) * (1.0 - headroom_frac)
+
+
+def search_all(
+    job: Job, fixed: Mapping[str, object], breadth: Breadth, headroom_frac: float = 0.0
+) -> Searched:
+    """Evaluate the plans of a job's devices: time and memory of each."""
+    low = lower(job)
+    blocks = blocks_of(job, fixed)
+    space = space_of(job, breadth, fixed)
+    base, state = cut_of(Plan(), job.recipe), memory_state(Plan(), job.recipe)
+    machine = Machine(low.device, low.net, low.stack, low.memory)
+    total = done = 0
+    if len(blocks):
+        total = int(compiled(count_plans)(blocks, space, low.net))
+        if math.isfinite(breadth.slack):
+            bounds = compiled(block_bounds)(blocks, space, low.kinds, low.ends, base, machine)
+            blocks = np.ascontiguousarray(blocks[np.argsort(bounds, kind="stable")])
+    found = Found(
+        np.empty(total, np.int64),
+        np.empty(total, np.int32),
+        np.empty(total, np.float32),
+        np.empty(total, np.float32),
+    )
+    if total:
+        done = compiled(search_blocks)(
+            blocks, space, low.kinds, low.ends, base, state, machine, found,
+            capacity_bytes(job, headroom_frac), breadth.slack,
+        )  # fmt: skip
+    kept = Found(found.codes[:done], found.owner[:done], found.step_s[:done], found.peak[:done])
+    return Searched(job, low, blocks, kept, breadth)
+
+
+def legal_plans(job: Job, fixed: Mapping[str, object], breadth: Breadth) -> int:
+    """How many plans there are, every partial recompute and shard group counted."""
+    blocks = blocks_of(job, fixed)
+    if not len(blocks):
+        return 0
+    whole = replace(breadth, first_layers=EVERY, hybrid=EVERY)
+    net = lower(job).net
+    return int(compiled(count_plans)(blocks, space_of(job, whole, fixed), net))
+
+
+def exhaustive(breadth: Breadth) -> Breadth:
+    """Every plan, also those that cannot be best."""
+    return replace(breadth, first_layers=EVERY, hybrid=EVERY, slack=math.inf)
+
+
+def device_counts(job: Job, limits: Limits) -> list[int]:
+    """The device counts to try, largest first.
+
+    Fewer devices come in whole hosts; counts with a prime factor above 7 are left out, since no
+    degrees divide them.
+    """
+    most = limits.max_devices or job.cluster.devices
+    if most > job.cluster.devices:
+        raise InputError(f"max devices {most} is more than the cluster's {job.cluster.devices}")
+    if not limits.fewer_devices:
+        return [most]
+    host = job.cluster.host.devices
+    counts = [d for d in divisors(host) if d < host and d <= most]
+    hosts = 1
+    while hosts * host <= most:
+        rest = hosts
+        for prime in (2, 3, 5, 7):
+            while rest % prime == 0:
+                rest //= prime
+        if rest == 1:
+            counts.append(hosts * host)
+        hosts += 1
+    return sorted({*counts, most}, reverse=True)
+
+
+def with_devices(job: Job, devices: int) -> Job:
+    """The job on fewer (or more) devices of the same cluster."""
+    if devices == job.cluster.devices:
+        return job
+    tiers = list(job.cluster.tiers)
+    if tiers[-1].devices < devices:
+        tiers[-1] = tiers[-1].model_copy(update={"devices": devices})
+    cluster = job.cluster.model_copy(update={"devices": devices, "tiers": tuple(tiers)})
+    return job.model_copy(update={"cluster": cluster})
+
+
+def narrower(breadth: Breadth) -> Breadth:
+    """The inner loops without partial recompute and hybrid sharding."""
+    return replace(breadth, first_layers=NO, hybrid=NO)
