@@ -44,6 +44,7 @@ TRAIN = {
     "--lr", "--warmup", "--tokenizer", "--checkpoint-every", "--trace-steps", "--resume",
     "--restarts", "--sample",
 }  # fmt: skip
+SITE = {"--cluster", "--stack", "--version"}
 FLAGS = {
     "plan": RECIPE | PLAN | LIMITS | OUTPUT | {"--report", "--site"},
     "estimate": RECIPE | PLAN | OUTPUT | {"--report", "--site"},
@@ -54,6 +55,10 @@ FLAGS = {
     "train": PLAN | OUTPUT | TRAIN,
     "threshold": RECIPE | OUTPUT | THRESHOLD,
     "scorecard": RECIPE | OUTPUT | {"--hybrid", "--html"},
+    "check": OUTPUT | SITE,
+    "oom": OUTPUT | SITE | {"--message"},
+    "export": RECIPE | PLAN | OUTPUT | {"--to", "--out"},
+    "import": OUTPUT,
     "model": OUTPUT | {"--seq-len"},
     "validate": OUTPUT | {"--calibrate"},
     "schema": OUTPUT,
@@ -67,6 +72,10 @@ ARGUMENTS = {
     "train": ["cut"],
     "threshold": ["model", "cluster", "plans"],
     "scorecard": ["model", "cluster"],
+    "check": ["file"],
+    "oom": ["file"],
+    "export": ["model", "cluster"],
+    "import": ["file"],
     "model": ["model"],
     "validate": ["file"],
     "calibrate": ["file"],

@@ -15,8 +15,12 @@ DOCUMENTS = {
     "bill": "gangsaw.search.site:FullBill",
     "threshold": "gangsaw.search.answer:ThresholdAnswer",
     "scorecard": "gangsaw.search.scorecard:Scorecard",
+    "check": "gangsaw.doctor.check:CheckResult",
+    "oom": "gangsaw.doctor.oom:OomResult",
+    "export": "gangsaw.export.document:Export",
+    "import": "gangsaw.read.launch.document:LaunchFile",
     "model": "gangsaw.cost.summary:ModelSummary",
-    "validate": "gangsaw.fit.outcome:ValidateResult",
+    "reconcile": "gangsaw.trace.reconcile:ReconcileResult",
     "calibrate": "gangsaw.fit.calibrate:CalibrateResult",
     "validate": "gangsaw.fit.outcome:ValidateResult",
 }

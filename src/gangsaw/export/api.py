@@ -54,6 +54,12 @@ def export_plan(job: Job, plan: Plan, target: str) -> Export:
         )
     near, differences = nearest(job, plan, target)
     near.check_product(job.cluster.devices, job.recipe.global_batch)
+    notes = []
+    precision = job.recipe.precision
+    if target in ("torchrun", "slurm", "kubernetes") and precision not in ("bf16", "fp32"):
+        notes.append(f"precision {precision}: gangsaw's trainer has bf16 and fp32; bf16 stated")
+    if target == "deepspeed" and precision == "fp8":
+        notes.append("precision fp8: DeepSpeed under the Trainer has bf16 and fp16; bf16 stated")
     step = peak = None
     if differences:
         try:
@@ -65,5 +71,5 @@ def export_plan(job: Job, plan: Plan, target: str) -> Export:
     return Export(
         target=target, files=WRITERS[target](job, near), plan=near,
         plan_hash=plan_hash(canonical(job, near)), differences=differences,
-        step_time_change_frac=step, peak_change_bytes=peak,
+        step_time_change_frac=step, peak_change_bytes=peak, notes=tuple(notes),
     )  # fmt: skip
