@@ -18,8 +18,9 @@ from gangsaw.simulate.times import StageMemory, StageTimes, Transfers
 
 POLISHED = 3
 """How many of the best orders are improved by small moves."""
+ROUNDS = 3
 POLISH_WORK = 20_000_000
-"""Actions walked through in all while improving."""
+"""Actions walked through in the first round of improving."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,18 +88,37 @@ def synthesise(
         raise InputError("schedule=auto: no order of these stages keeps the memory limit")
     bound = lower_bound_s(job) * (1.0 - 0.5 * times.overlap_frac)
     tried.sort(key=lambda each: each[0])
-    best = tried[0]
-    for _, schedule, _ in tried[:POLISHED]:
-        if best[0] <= bound * (1 + 1e-6):
-            break
-        if np.any(schedule.pair):
-            continue
-        tries = int(np.clip(POLISH_WORK / schedule.actions / POLISHED, 100, 20_000))
-        better = polish(schedule, job, tries)
-        run = execute(better, times, transfers, memory=memory)
-        if run.makespan_s < best[0] and run.memory is not None:
-            best = run.makespan_s, better, run.memory.peak
+    best = _improved(
+        tried, bound, min(named_s.values(), default=np.inf), job, times, transfers, memory
+    )
     return AutoResult(best[1], best[0], bound, named_s, best[2])
+
+
+def _improved(
+    tried: list[tuple[float, Schedule, Array]],
+    bound_s: float,
+    named_s: float,
+    job: Job,
+    times: StageTimes,
+    transfers: Transfers | None,
+    memory: StageMemory,
+) -> tuple[float, Schedule, Array]:
+    """The best order after small moves; more rounds while it only equals a named schedule."""
+    best = tried[0]
+    starts = [schedule for _, schedule, _ in tried[:POLISHED] if not np.any(schedule.pair)]
+    for effort in range(ROUNDS):
+        for schedule in starts if effort == 0 else [best[1]]:
+            if best[0] <= bound_s * (1 + 1e-6) or np.any(schedule.pair):
+                break
+            share = POLISH_WORK / schedule.actions / POLISHED
+            tries = int(np.clip(share * (1 + 2 * effort), 100, 20_000 * (1 + effort)))
+            better = polish(schedule, job, tries, reach=6 + 4 * effort, seed=1 + effort)
+            run = execute(better, times, transfers, memory=memory)
+            if run.makespan_s < best[0] and run.memory is not None:
+                best = run.makespan_s, better, run.memory.peak
+        if best[0] < named_s * (1 - 1e-9) or best[0] <= 1.02 * bound_s:
+            break
+    return best
 
 
 def _job(
