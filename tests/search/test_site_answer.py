@@ -51,12 +51,19 @@ def test_radix_target_is_the_least_that_reaches():
 
 def test_storage_target_costs_a_hundredth_of_the_run():
     size = JOB.model.params() * 14
-    block = size / TARGETS["storage bandwidth"].least
+    block = size / TARGETS["storage bandwidth, blocking saves"].least
     mtbf = job_mtbf_s(50_000, 256)
     # Blocking saves at Young's interval take d / tau = sqrt(d / 2M) of the work.
     assert block / math.sqrt(2 * block * mtbf) == pytest.approx(0.01, rel=1e-6)
     tau = daly_interval_s(block, mtbf)
     assert expected_wall_s(1.0, block, tau, mtbf, 0.0) == pytest.approx(1.02, abs=0.002)
+
+
+def test_asynchronous_saves_end_before_the_next_one():
+    least = TARGETS["storage bandwidth, asynchronous"].least
+    assert JOB.model.params() * 14 / least == pytest.approx(
+        daly_interval_s(0.6, job_mtbf_s(50_000, 256))
+    )
 
 
 def test_site_from_the_book_and_what_has_no_figure():
@@ -102,7 +109,7 @@ def test_bill_prints_site_and_batches():
     code, out, _ = run([*words, "--json"])
     assert code == 0
     answer = json.loads(out)
-    assert len(answer["site"]["targets"]) == 5 and answer["batches"] is None
+    assert len(answer["site"]["targets"]) == 6 and answer["batches"] is None
     code, out, err = run([*words, "--batches"])
     assert (code, out) == (2, "") and "--tokens" in err
 
@@ -126,3 +133,17 @@ def test_stated_site_binds_and_is_said(tmp_path):
     path.write_text("racks = 2\n")
     code, _, err = run(words)
     assert code == 2 and "unknown keys racks" in err
+
+
+def test_page_shows_own_or_rent_and_the_batches(tmp_path):
+    page = tmp_path / "bill.html"
+    words = ["bill", "llama-3.1-8b", "h100-sxm:64", "--tp", "2", "--seq-len", "4096",
+             "--global-batch", "256", "--facility", "--batches", "--tokens", "1T",
+             "--html", str(page)]  # fmt: skip
+    code, _, err = run(words)
+    assert code == 0, err
+    html = page.read_text()
+    # Memory, the curve of owning against renting, and the sweep.
+    assert html.count("<svg") == 3 and html.count("</svg>") == 3
+    assert "own or rent" in html and "tokens to the same loss" in html
+    assert "src=" not in html and "href=" not in html

@@ -116,15 +116,12 @@ def command(
         target_csv.write_text(invoice_csv(answer.invoices[-1]), encoding="utf-8")
         screen.note(f"wrote {target_csv}")
     if target_html:
-        from gangsaw.report.invoice import answer_html
-
-        target_html.write_text(answer_html(answer), encoding="utf-8")
+        target_html.write_text(_page(answer), encoding="utf-8")
         screen.note(f"wrote {target_html}")
     if target_pdf:
-        from gangsaw.report.invoice import answer_html
         from gangsaw.report.pdf import print_pdf
 
-        print_pdf(answer_html(answer), target_pdf)
+        print_pdf(_page(answer), target_pdf)
         screen.note(f"wrote {target_pdf}")
     if output.json:
         screen.write_json(answer)
@@ -221,6 +218,14 @@ def _second(name: str, job: Job) -> StepUse:
 
     plan = whole_plan(job, plan_fields(PlanFlags(plan=name)))
     return use_of_plan(estimate(job, plan), job.recipe.tokens_per_step)
+
+
+def _page(answer: FullBill) -> str:
+    """The answer as a page."""
+    from gangsaw.report.invoice import answer_html
+    from gangsaw.report.site import sections
+
+    return answer_html(answer, sections(answer.site, answer.batches))
 
 
 def _print(answer: FullBill, console: Console) -> None:

@@ -305,8 +305,8 @@ _PAGE_STYLE = (
 )
 
 
-def answer_html(answer: BillAnswer) -> str:
-    """A page that opens offline: memory on the left, the last invoice on the right, the rest."""
+def answer_html(answer: BillAnswer, more: str = "") -> str:
+    """A page that opens offline: memory left, the last invoice right, the rest, and `more`."""
     *rest, last = answer.invoices
     memory = memory_svg(answer.memory, 480.0, "bill-memory") if answer.memory else ""
     below = "".join(invoice_html(x) for x in reversed(rest))
@@ -316,5 +316,5 @@ def answer_html(answer: BillAnswer) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'
         f"<title>Bill: {escape(answer.title)}</title><style>{_PAGE_STYLE}</style></head><body>"
-        f'<div class="both">{memory}{invoice_html(last)}</div>{below}</body></html>\n'
+        f'<div class="both">{memory}{invoice_html(last)}</div>{below}{more}</body></html>\n'
     )

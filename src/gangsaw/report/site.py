@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
+from html import escape
+
+from gangsaw.bill.finance import OwnOrRent
 from gangsaw.bill.tokens import BatchSweep
+from gangsaw.report import svg
+from gangsaw.report.charts import SMALL
+from gangsaw.report.curves import CURVE_LOOKS, mark
 from gangsaw.report.scorecard import wrapped
 from gangsaw.search.site import SiteAnswer, Target
 from gangsaw.units import (
@@ -143,3 +151,73 @@ def batches_text(s: BatchSweep) -> str:
             f"{format_count(p.tokens[1]):>15}{format_usd(p.usd[1]):>11}  {span:<19} {said}".rstrip()
         )
     return "\n".join(out)
+
+
+def _line_chart(
+    curves: Sequence[tuple[str, Sequence[tuple[float, float]]]],
+    titles: tuple[str, str],
+    write_x: Callable[[float], str],
+    log_x: bool,
+) -> str:
+    """Money over something: one line a curve, told apart by colour, dash and mark."""
+    label, x_title, width = titles[0], titles[1], 620.0
+    every = [p for _, points in curves for p in points]
+    xs, top = [x for x, _ in every], max(y for _, y in every)
+    low, high = min(xs), max(xs)
+    left, base, height = 66.0, 250.0, 220.0
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        share = math.log(x / low) / math.log(high / low) if log_x else (x - low) / (high - low)
+        return left + share * (width - left - 20), base - height * y / (1.06 * top)
+
+    body = []
+    for tick in svg.linear_ticks(0.0, 1.06 * top):
+        y = at(low, tick)[1]
+        body.append(svg.line((left, y), (width - 20, y)))
+        body.append(svg.text((left - 6, y + 4), format_usd(tick), "end", svg.MUTED, SMALL))
+    ticks = svg.log_ticks(low, high) if log_x else svg.linear_ticks(low, high)
+    for tick in ticks[:: max(1, len(ticks) // 7)]:
+        x = at(tick, 0.0)[0]
+        body.append(svg.text((x, base + 16), write_x(tick), "middle", svg.MUTED, SMALL))
+    body.append(svg.text((width / 2, base + 33), x_title, "middle", svg.MUTED, SMALL))
+    for (name, points), (colour, dash, shape) in zip(curves, CURVE_LOOKS, strict=False):
+        places = [at(*p) for p in points]
+        body.append(svg.polyline(places, colour, f'stroke-width="2" {dash}'))
+        for i in range(0, len(places), max(1, len(places) // 6)):
+            said = escape(f"{name}: {format_usd(points[i][1])} at {write_x(points[i][0])}")
+            body.append(mark(shape, places[i], colour, said, False))
+    entries = [(look[0], "", name) for (name, _), look in zip(curves, CURVE_LOOKS, strict=False)]
+    drawn, used = svg.legend(entries, 0, base + 42, width)
+    return svg.document((width, base + 42 + used), label, "".join(body) + drawn)
+
+
+def own_svg(a: OwnOrRent) -> str:
+    """Money spent on an owned and on a rented device, month by month."""
+    curves = (
+        ("owned, resale deducted", [(float(m.month), m.owned_usd) for m in a.curve]),
+        ("rented", [(float(m.month), m.rented_usd) for m in a.curve]),
+    )
+    titles = ("money spent on one device, owned and rented", "months")
+    return _line_chart(curves, titles, lambda x: f"{x:.0f}", False)
+
+
+def batches_svg(s: BatchSweep) -> str:
+    """Money to the same loss against batch, for a low, middle and high critical batch."""
+    names = ("low critical batch", "middle", "high")
+    curves = tuple(
+        (name, [(p.batch_tokens, p.usd[k]) for p in s.points]) for k, name in enumerate(names)
+    )
+    titles = ("money to the same loss against global batch", "tokens a step")
+    return _line_chart(curves, titles, format_count, True)
+
+
+def sections(site: SiteAnswer | None, batches: BatchSweep | None) -> str:
+    """HTML of the site and the sweep, to stand under the invoices."""
+    out = ""
+    if site is not None:
+        chart = own_svg(site.own_or_rent) if site.own_or_rent is not None else ""
+        out += f"<h2>Site</h2>{chart}<pre>{escape(site_text(site))}</pre>"
+    if batches is not None:
+        chart = batches_svg(batches) if len(batches.points) > 1 else ""
+        out += f"<h2>Batch</h2>{chart}<pre>{escape(batches_text(batches))}</pre>"
+    return out

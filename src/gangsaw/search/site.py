@@ -18,7 +18,7 @@ from gangsaw.bill.fabric import (
     reach,
 )
 from gangsaw.bill.finance import OwnOrRent, Renting, own_or_rent, ownership_of_book
-from gangsaw.bill.goodput import job_mtbf_s
+from gangsaw.bill.goodput import daly_interval_s, job_mtbf_s
 from gangsaw.bill.power import (
     CapPoint,
     CapTerms,
@@ -68,6 +68,7 @@ def procurement(case: Case, book: PriceBook) -> tuple[Target, ...]:
     mtbf_s = job_mtbf_s(case.money.device_mtbf_h, cluster.devices)
     # Young: saves take sqrt(d / 2M) of the work.
     block_s = 2 * mtbf_s * SAVE_WASTE_FRAC**2
+    interval_s = daly_interval_s(max(case.money.checkpoint_block_s, 1e-3), mtbf_s)
     size = job.model.params() * book.value("failure.checkpoint.bytes", "count")
     stage = max(result.memory.per_stage, key=lambda s: s.peak_device_bytes)
     return (
@@ -90,9 +91,16 @@ def procurement(case: Case, book: PriceBook) -> tuple[Target, ...]:
             threshold="rated power, continuous; each of two feeds carries it alone",
         ),
         Target(
-            name="storage bandwidth", least=size / block_s, unit="bytes/s", now=None, holds=None,
+            name="storage bandwidth, blocking saves", least=size / block_s, unit="bytes/s",
+            now=None, holds=None,
             threshold=f"{size / 1e12:.2f} TB saved in {block_s:.1f} s, so that blocking saves at"
             f" their best interval take {100 * SAVE_WASTE_FRAC:.0f} % of the run",
+        ),
+        Target(
+            name="storage bandwidth, asynchronous", least=size / interval_s, unit="bytes/s",
+            now=None, holds=None,
+            threshold=f"{size / 1e12:.2f} TB written before the next save, {interval_s:.0f} s"
+            " later (Daly's interval at the book's blocking time)",
         ),
     )  # fmt: skip
 
