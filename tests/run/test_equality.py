@@ -51,6 +51,10 @@ PLANS = {
     "pp2 tp2 dp2 dualpipe-v": (Plan(pp=2, vpp=2, tp=2, dp=2, num_microbatches=4, schedule="dualpipe-v"), {}),
     "pp2 tp2 moe": (Plan(pp=2, tp=2, etp=2, num_microbatches=2), {"moe": True}),
 }  # fmt: skip
+PLANS["pp2 auto"] = (Plan(pp=2, num_microbatches=4, schedule="auto"), {})
+PLANS["pp2 x2 auto uneven tied"] = (
+    Plan(pp=2, vpp=2, num_microbatches=4, schedule="auto", stages=(1, 0, 2, 1)), {"tied": True},
+)  # fmt: skip
 for name in FLAT:
     PLANS[f"pp2 {name}"] = (Plan(pp=2, num_microbatches=4, schedule=name), {})
     PLANS[f"pp4 {name} uneven tied"] = (

@@ -20,8 +20,9 @@ from gangsaw.errors import InputError, RunFailedError
 from gangsaw.run.config import TrainConfig
 from gangsaw.run.data import Batches, load_tokens
 from gangsaw.run.parallel import check_plan
-from gangsaw.run.schedule import schedule_rows, stage_owners
+from gangsaw.run.schedule import auto_schedule, schedule_rows, stage_owners
 from gangsaw.run.trainer import run_rank
+from gangsaw.schedule import to_csv
 
 JOIN_LIMIT = timedelta(minutes=10)
 
@@ -85,7 +86,7 @@ def rank_main(text: str) -> None:
 def check_run(cfg: TrainConfig) -> None:
     """Raise InputError for whatever can be known to be wrong before a rank is started."""
     check_plan(cfg.plan, cfg.model, cfg.seq_len)
-    rows = schedule_rows(cfg.plan, cfg.schedule_csv)
+    rows = schedule_rows(cfg.plan, cfg.model.layers, cfg.schedule_csv)
     stage_owners(rows, cfg.plan.pp * cfg.plan.vpp)
     tokens = load_tokens(cfg.data, cfg.tokenizer, cfg.token_bytes, cfg.model.vocab)
     Batches(tokens, cfg.seq_len, cfg.global_batch, cfg.seed)
@@ -108,6 +109,10 @@ def train(cfg: TrainConfig, max_restarts: int = 0) -> Path:
         rank_main(cfg.model_dump_json())
         return out
     check_run(cfg)
+    if cfg.plan.schedule == "auto" and cfg.plan.pp > 1 and not cfg.schedule_csv:
+        # Made once here, so that all ranks run the same order.
+        text = to_csv(auto_schedule(cfg.plan, cfg.model.layers))
+        cfg = cfg.model_copy(update={"schedule_csv": text})
     write_head(cfg)
     start_ranks(cfg.plan.devices, rank_main, cfg.model_dump_json(), cfg.device, max_restarts)
     return out

@@ -76,7 +76,7 @@ def _meshes_are_real() -> Iterator[None]:
 
 def _trace(model: ModelSpec, plan: Plan, seq_len: int, rank: int, precision: str) -> TracedPeak:
     place = make_place(plan, torch.device("cpu"))
-    rows = schedule_rows(plan)
+    rows = schedule_rows(plan, model.layers)
     owners = stage_owners(rows, plan.pp * plan.vpp)
     numbers = [s for s, r in enumerate(owners) if r == place.pp_rank]
     opt = BuildOptions(

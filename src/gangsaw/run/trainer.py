@@ -55,7 +55,7 @@ class Trainer:
         self.cfg, self.step_number = cfg, 0
         device = torch.device(cfg.device)
         self.place = make_place(cfg.plan, device)
-        self.rows: Rows = schedule_rows(cfg.plan, cfg.schedule_csv)
+        self.rows: Rows = schedule_rows(cfg.plan, cfg.model.layers, cfg.schedule_csv)
         self.owners = stage_owners(self.rows, cfg.plan.pp * cfg.plan.vpp)
         self.numbers = [s for s, r in enumerate(self.owners) if r == self.place.pp_rank]
         opt = BuildOptions(
