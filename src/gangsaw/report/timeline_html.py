@@ -73,6 +73,6 @@ def timeline_html(timelines: Sequence[Timeline], titles: Sequence[str] = ()) -> 
     data = [page_data(each, name) for each, name in zip(timelines, names, strict=True)]
     template = files("gangsaw.report") / "templates" / "timeline.html"
     heading = escape("Pipeline of one step: " + ", ".join(names))
-    payload = json.dumps(data, allow_nan=False).replace("</", "<\\/")
+    payload = json.dumps(data, allow_nan=False).replace("<", "\\u003c")
     text = template.read_text(encoding="utf-8")
     return text.replace("{{heading}}", heading).replace("{{data}}", payload)

@@ -1,0 +1,106 @@
+"""Pictures of timelines: what is drawn agrees with the timeline, and every form opens."""
+
+import base64
+import itertools
+import json
+import re
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+
+from gangsaw.errors import InputError
+from gangsaw.report.timeline_html import page_data, timeline_html
+from gangsaw.report.timeline_svg import MAX_BOXES, boxes, timeline_svg
+from gangsaw.schedule import generate
+from gangsaw.simulate import DataParallel, StageMemory, StageTimes, Timeline, Transfers, simulate
+from gangsaw.trace.chrome import chrome_trace
+
+
+def made(name="1f1b", p=4, m=8, v=1):
+    schedule = generate(name, p, m, v)
+    s = schedule.stages
+    return simulate(
+        schedule, StageTimes.of(s, 1.0, 1.0, 1.0), Transfers.of(s, 8.0, 100.0, 0.02),
+        DataParallel.of(s, 0.3, 0.5), StageMemory.of(s, p, 2e9),
+    )  # fmt: skip
+
+
+def test_boxes_tile_every_rank():
+    timeline = made()
+    drawn = boxes(timeline)
+    for rank in range(4):
+        mine = sorted((b for b in drawn if b.rank == rank), key=lambda b: b.start_s)
+        assert mine[0].start_s == 0.0 and mine[-1].end_s == timeline.makespan_s
+        assert all(a.end_s == b.start_s for a, b in itertools.pairwise(mine))
+    idle = sum(b.end_s - b.start_s for b in drawn if b.idle_cause)
+    assert idle == pytest.approx(timeline.idle_s().sum())
+    assert sum(b.kind == "F" for b in drawn) == 32
+
+
+def test_svg_shows_two_schedules_on_one_axis():
+    one, two = made(), made("zb-v", 4, 8, 2)
+    text = timeline_svg([one, two], ["1F1B", "ZB-V"])
+    root = ET.fromstring(text)
+    titles = [e.text for e in root.iter("{http://www.w3.org/2000/svg}title")]
+    assert len(titles) >= len(boxes(one)) + len(boxes(two))
+    assert text.count("<polyline") == 2 and text.count("<polygon") == 8
+    assert "critical path" in text and ">1F1B<" in text and ">ZB-V<" in text
+    assert not re.search(r'width="-|NaN|nan', text)
+
+
+def test_critical_path_is_a_chain_without_a_hole():
+    timeline = made()
+    rows = timeline.critical
+    ends, starts = timeline.end_s[rows[:-1]], timeline.start_s[rows[1:]]
+    assert np.all(starts >= ends - 1e-12)
+    # Between two actions of the chain there is a transfer at most.
+    assert np.all(starts - ends <= 0.1 + 1e-9)
+    compute = timeline.end_s[timeline.busy()].max()
+    assert timeline.end_s[rows[-1]] == compute
+
+
+def test_too_many_boxes_name_the_other_form():
+    schedule = generate("1f1b", 8, MAX_BOXES // 8)
+    with pytest.raises(InputError, match=r"FILE\.html"):
+        timeline_svg([simulate(schedule, StageTimes.of(8, 1, 1, 1))])
+
+
+def test_page_holds_every_box():
+    timeline = made("dualpipe-v", 4, 12, 2)
+    data = page_data(timeline, "x")
+    start = np.frombuffer(base64.b64decode(data["start"]), np.float32)
+    end = np.frombuffer(base64.b64decode(data["end"]), np.float32)
+    assert len(start) == data["first"][-1] == len(boxes(timeline))
+    for rank in range(4):
+        span = slice(data["first"][rank], data["first"][rank + 1])
+        assert np.array_equal(start[span][1:], end[span][:-1])
+    page = timeline_html([timeline], ["</script><b>"])
+    assert "{{" not in page and page.count("</script>") == 2 and "<b>" not in page
+    inside = page.split('type="application/json">')[1].split("</script>")[0]
+    assert json.loads(inside)[0]["ranks"] == 4
+
+
+def test_chrome_trace_has_ranks_streams_and_arrows():
+    timeline = made()
+    events = json.loads(chrome_trace(timeline))["traceEvents"]
+    names = {e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert names == {f"rank {r}" for r in range(4)}
+    flows = [e for e in events if e["ph"] in "sf"]
+    transfers = int(np.count_nonzero(timeline.stream == 1))
+    assert len(flows) == 2 * transfers == 2 * 3 * 2 * 8
+    begin = {e["id"]: e for e in flows if e["ph"] == "s"}
+    for e in flows:
+        if e["ph"] == "f":
+            assert e["ts"] >= begin[e["id"]]["ts"] and e["pid"] != begin[e["id"]]["pid"]
+    work = [e for e in events if e["ph"] == "X" and e["tid"] == 0]
+    assert len(work) == 4 * 16
+    assert max(e["ts"] + e["dur"] for e in work) <= timeline.makespan_s * 1e6 + 1e-6
+
+
+def test_table_round_trip():
+    timeline = made("dualpipe-v", 4, 12, 2)
+    again = Timeline.from_table(timeline.to_table(), measured=False)
+    for column in ("rank", "stream", "kind", "stage", "start_s", "end_s", "cause", "peer"):
+        assert np.array_equal(getattr(timeline, column), getattr(again, column))
+    assert again.by_cause_s() == timeline.by_cause_s()
