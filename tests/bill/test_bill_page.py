@@ -6,7 +6,8 @@ import math
 from datetime import date
 from html.parser import HTMLParser
 
-from bill.helpers import CAUSE_S, estimate, memory, use
+from bill_fixtures import CAUSE_S, estimate, memory, use
+
 from gangsaw.bill.compare import compare
 from gangsaw.bill.rates import rented
 from gangsaw.bill.run import Pricing, run_invoice, step_invoice

@@ -1,6 +1,8 @@
 """Owning against renting, by a second path: month by month in a spreadsheet's way."""
 
 import math
+import tomllib
+from importlib import resources
 
 import pytest
 from hypothesis import given
@@ -157,3 +159,30 @@ def test_wrong_inputs():
     for bad in ({"usd_per_hour": -1}, {"usd_per_hour": math.nan}):
         with pytest.raises(ValueError):
             Renting(**bad)
+
+
+def test_owned_hour_from_the_price_file_alone():
+    """A spreadsheet's way: figures from the TOML text, formulas typed again."""
+    text = resources.files("gangsaw.catalog").joinpath("prices.toml").read_text()
+    table = tomllib.loads(text)
+
+    def figure(*path):
+        node = table
+        for part in path:
+            node = node[part]
+        return node["value"]
+
+    server = figure("device_price", "h100-sxm", "server")
+    share = figure("network", "capital", "share")
+    fabric = server / (1 - share) - server
+    rated = figure("power", "node", "h100-sxm") / 8 * (1 + figure("power", "network", "share"))
+    building = rated * figure("facility", "new-build", "ai")
+    kw = rated * figure("power", "measured", "share") * figure("pue", "site", "new") / 1000
+    life = figure("depreciation", "server", "life")
+    kept = figure("residual", "server", "3y") ** (life / 3)
+    hour = (server + fabric) * (1 - kept) / life / 8766
+    hour += building / figure("depreciation", "building", "life") / 8766
+    hour += kw * figure("electricity", "us", "industrial")
+    assert owned_rates(ownership_of_book(BOOK, "h100-sxm", 8)).usd_per_device_hour == pytest.approx(
+        hour
+    )

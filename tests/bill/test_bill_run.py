@@ -10,10 +10,10 @@ from fractions import Fraction
 from importlib import resources
 
 import pytest
+from bill_fixtures import CAUSE_S, estimate, use
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bill.helpers import CAUSE_S, estimate, use
 from gangsaw.bill.compare import compare
 from gangsaw.bill.goodput import (
     daly_interval_s,
