@@ -50,9 +50,8 @@ def compiled_once(args: argparse.Namespace) -> None:
     times, transfers, memory = inputs(schedule)
     small = generate("interleaved", 2, 4, 2)
     simulate(small, *inputs(small)[:2], memory=inputs(small)[2], interpreted=False)
-    loop_s = min(
-        timed(lambda: execute(schedule, times, transfers, memory=memory)) for _ in range(5)
-    )
+    run = partial(execute, schedule, times, transfers, memory=memory)
+    loop_s = min(timed(run) for _ in range(5))
     total_s = timed(lambda: simulate(schedule, times, transfers, memory=memory))
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     print(json.dumps({"actions": schedule.actions, "loop_s": loop_s, "total_s": total_s,
@@ -79,9 +78,8 @@ def main() -> None:
     part = generate("interleaved", args.ranks, m, args.chunks)
     times, transfers, memory = inputs(part)
     scale = fast["actions"] / part.actions
-    plain_s = scale * timed(
-        lambda: execute(part, times, transfers, memory=memory, interpreted=True)
-    )
+    plain = partial(execute, part, times, transfers, memory=memory, interpreted=True)
+    plain_s = scale * timed(plain)
     simpy_s = scale * timed(lambda: simpy_oracle.Play(part, times, transfers, memory=memory))
     same = np.array_equal(
         execute(part, times, transfers).result.end,

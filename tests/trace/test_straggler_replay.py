@@ -8,7 +8,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from gangsaw.errors import InputError
-from gangsaw.simulate.replay import RecordedOps, Replay
+from gangsaw.simulate.replay import RecordedOps, Replay, recorded_timeline
 from gangsaw.trace.straggler import read_recorded_ops
 
 DATA = Path(__file__).parent.parent / "data" / "straggler"
@@ -87,3 +87,20 @@ def test_bad_tables(tmp_path):
     one["optype"] = ["forward-send", "optimizer"]
     parquet.write_table(pa.table(one), path)
     assert Replay(read_recorded_ops(path)).no_delay_s() == 1.0
+
+
+def test_recorded_step_as_a_timeline():
+    record = read_recorded_ops(DATA / "ST.parquet")
+    line = recorded_timeline(record, 33)
+    assert line.ranks == 8 and line.measured
+    assert line.makespan_s == pytest.approx(2.145037, abs=1e-5)
+    for rank in range(8):
+        own = (line.rank == rank) & (line.stream == 0)
+        order = np.argsort(line.start_s[own], kind="stable")
+        assert np.allclose(line.start_s[own][order][1:], line.end_s[own][order][:-1], atol=1e-9)
+    spent = line.by_cause_s()
+    assert sum(spent.values()) == pytest.approx(8 * line.makespan_s)
+    work = (record.step == 33) & np.isin(record.operation, ["forward-compute", "backward-compute"])
+    assert spent["compute"] == pytest.approx(record.duration_s[work].sum(), rel=1e-3)
+    with pytest.raises(InputError, match="step 7 is not in the record"):
+        recorded_timeline(record, 7)

@@ -18,6 +18,16 @@ from numpy.typing import NDArray
 
 from gangsaw.cost.types import Array
 from gangsaw.errors import InputError
+from gangsaw.schedule.actions import REDUCE_GRAD, SEND_B, SEND_F, UNSHARD, B, F
+from gangsaw.simulate.timeline import (
+    COMPUTE,
+    IDLE,
+    OTHER,
+    P2P,
+    ROW_KINDS,
+    STREAM_NAMES,
+    Timeline,
+)
 
 LOCAL = ("forward-compute", "backward-compute", "optimizer", "gc", "layernorm-grads-all-reduce")
 """Operations of one worker alone. The layer-norm reduction is inside a tensor-parallel group,
@@ -239,3 +249,84 @@ def _ideal(steps: Sequence[StepReplay]) -> dict[str, float]:
     return {
         name: float(np.mean(v) if name in LOCAL else np.median(v)) for name, v in values.items()
     }
+
+
+_ROWS = {
+    "forward-compute": (F, "compute"),
+    "backward-compute": (B, "compute"),
+    "optimizer": (OTHER, "optimizer"),
+    "optimizer-clip-main-grad": (OTHER, "dp_comm"),
+    "gc": (OTHER, "host"),
+    "params-all-gather": (UNSHARD, "dp_comm"),
+    "grads-reduce-scatter": (REDUCE_GRAD, "dp_comm"),
+    "layernorm-grads-all-reduce": (OTHER, "tp_comm"),
+    "embedding-grads-all-reduce": (OTHER, "pp_comm"),
+}
+
+
+def recorded_timeline(record: RecordedOps, step: int) -> Timeline:
+    """One recorded step as a timeline: rank dp_rank x stages + stage, waits named by their call.
+
+    Transfers are rows of the transfer stream; what a rank waits in them, in collectives, and
+    between calls are rows of its compute stream. Raises InputError for a step not recorded.
+    """
+    rows = np.flatnonzero(record.step == step)
+    if not len(rows):
+        known = ", ".join(str(s) for s in np.unique(record.step)[:8])
+        raise InputError(f"step {step} is not in the record. Legal: {known} ...")
+    stages = int(record.stage.max()) + 1
+    began = float(record.start_s[rows].min())
+    ended = float((record.start_s[rows] + record.duration_s[rows]).max())
+    by_rank: dict[int, list[int]] = defaultdict(list)
+    for i in rows.tolist():
+        by_rank[int(record.dp_rank[i]) * stages + int(record.stage[i])].append(i)
+    table: dict[str, list[object]] = {name: [] for name in _COLUMNS}
+    for rank in sorted(by_rank):
+        at = began
+        for i in sorted(by_rank[rank], key=lambda i: (record.start_s[i], i)):
+            start = float(record.start_s[i])
+            end = start + float(record.duration_s[i])
+            name = record.operation[i]
+            moves = name in SENDS or name in RECEIVES
+            kind, cause = _ROWS.get(name, (IDLE, "pp_comm"))
+            if name in SENDS:
+                way = SEND_F if name == "forward-send" else SEND_B
+                peer = rank + (1 if way == SEND_F else -1)
+                _put(table, rank, P2P, way, record, i, (start - began, end - began), cause, peer)
+            if start > at:
+                _put(table, rank, COMPUTE, IDLE, record, i, (at - began, start - began), "host", -1)
+            begin = max(start, at)
+            if end > begin:
+                span = (begin - began, end - began)
+                shown = IDLE if moves else kind
+                _put(table, rank, COMPUTE, shown, record, i, span, cause, -1)
+                at = end
+        if ended > at:
+            _put(table, rank, COMPUTE, IDLE, record, i, (at - began, ended - began), "bubble", -1)
+    return Timeline.from_table(table, name=f"step {step}", measured=True)
+
+
+_COLUMNS = (
+    "rank", "stream", "kind", "stage", "microbatch", "start_s", "end_s", "cause", "peer",
+)  # fmt: skip
+
+
+def _put(
+    table: dict[str, list[object]],
+    rank: int,
+    stream: int,
+    kind: int,
+    record: RecordedOps,
+    i: int,
+    span: tuple[float, float],
+    cause: str,
+    peer: int,
+) -> None:
+    """One row; only work has a stage and microbatch."""
+    idle = kind == IDLE
+    row = (
+        rank, STREAM_NAMES[stream], ROW_KINDS[kind], -1 if idle else int(record.stage[i]),
+        -1 if idle else int(record.sequence[i]), span[0], span[1], cause, peer,
+    )  # fmt: skip
+    for name, value in zip(_COLUMNS, row, strict=True):
+        table[name].append(value)
