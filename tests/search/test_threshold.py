@@ -1,7 +1,7 @@
 """Thresholds, maps, robustness: every answer checked against the plain estimate."""
 
-import itertools
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -45,10 +45,8 @@ def plain_time(one):
     return estimate(one.job, one.plan).step_time_s / one.job.recipe.tokens_per_step * 1e6
 
 
-@pytest.mark.parametrize(
-    "name", ["inter-node-bandwidth", "intra-node-bandwidth", "device-flops", "device-bandwidth"]
-)
-def test_each_crossing_is_one_by_the_plain_estimate(name):
+def check_crossings(name):
+    """Every crossing of three pairs over one parameter; how many there are."""
     over = parameter(name)
     found = 0
     for a, b in ((TP8, TP2), (TP2, FSDP), (TP8, FSDP)):
@@ -63,9 +61,14 @@ def test_each_crossing_is_one_by_the_plain_estimate(name):
             assert min(below, key=below.get) == crossing.better_below
             assert min(above, key=above.get) == crossing.better_above
         signs = [p.objective[0] < p.objective[1] for p in result.curve]
-        assert sum(x != y for x, y in itertools.pairwise(signs)) == len(result.crossings)
+        assert sum(x != y for x, y in pairwise(signs)) == len(result.crossings)
         assert (result.better_throughout is None) == bool(result.crossings)
-    assert found or name == "device-bandwidth"
+    return found
+
+
+def test_each_crossing_is_one_by_the_plain_estimate():
+    names = ("inter-node-bandwidth", "intra-node-bandwidth", "device-flops", "device-bandwidth")
+    assert sum(map(check_crossings, names)) >= 3
 
 
 def test_whole_values_change_order_between_neighbours():
