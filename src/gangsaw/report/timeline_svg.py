@@ -72,7 +72,7 @@ def boxes(timeline: Timeline) -> tuple[Box, ...]:
         found.append(
             Box(
                 int(timeline.rank[i]), first, last, kind, chunk_of.get(stage, 0),
-                "" if microbatch < 0 else str(microbatch), fill,
+                str(microbatch) if microbatch >= 0 and kind in _KIND_SAID else "", fill,
                 KIND_COLOURS["backward"] if pair else "", cause if idle else "", said,
             )
         )  # fmt: skip
@@ -257,11 +257,15 @@ def _legend(timelines: Sequence[Timeline], width: float) -> tuple[str, float]:
             entries.append((_KIND_FILL[kind], "", _KIND_SAID[kind]))
     if any(b.chunk % 2 for t in timelines for b in boxes(t)):
         entries.append((_KIND_FILL["F"], 'fill-opacity="0.72"', "lighter: a rank's second chunk"))
+    drawn_as = {b.fill for t in timelines for b in boxes(t) if not b.idle_cause}
+    for cause in (c for c in CAUSES if c != "compute" and CAUSE_COLOURS[c] in drawn_as):
+        entries.append((CAUSE_COLOURS[cause], "", words.CAUSE_TITLES[cause]))
     for cause in (c for c in CAUSES if c in waits):
         entries.append((f"url(#wait-{cause})", "", f"waits: {words.CAUSE_TITLES[cause]}"))
     for stream, cause in ((P2P, "pp_comm"), (DP, "dp_comm")):
         if any(np.any(t.stream == stream) for t in timelines):
             entries.append((CAUSE_COLOURS[cause], "", f"strip: {words.CAUSE_TITLES[cause]}"))
-    entries.append((CRITICAL, "", "underlined: critical path"))
+    if any(t.critical is not None for t in timelines):
+        entries.append((CRITICAL, "", "underlined: critical path"))
     drawn, high = svg.legend(entries, LEFT, 6, width - LEFT - 8)
     return drawn, high + 14
