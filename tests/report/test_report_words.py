@@ -86,3 +86,8 @@ def test_every_cause_has_a_title_a_meaning_a_colour_and_a_letter():
         assert set(table) == set(CAUSES)
     assert len(set(colours.CAUSE_LETTERS.values())) == len(CAUSES)
     assert plan_list().plans
+
+
+def test_causes_are_spelled_out_in_reasons():
+    said = words.spelled("saves tp_comm 5.0 %, bubble 1.0 %; pays dp_comm 3.0 %")
+    assert said == "saves TP communication 5.0 %, bubble 1.0 %; pays DP communication 3.0 %"

@@ -216,7 +216,7 @@ def _plan_block(number: int, plan: PlanResult, console: Console, number_shown: b
     )  # fmt: skip
     table.add_row("", words.choices(p), rate, _free(plan, wide), _money(plan, wide))
     console.print(table)
-    why = ": ".join(part for part in (", ".join(plan.labels), plan.why) if part)
+    why = ": ".join(part for part in (", ".join(plan.labels), words.spelled(plan.why)) if part)
     if why:
         console.print(Padding(Text(why, style="italic"), (0, 0, 0, _columns(console)[0] + 1)))
     console.print()

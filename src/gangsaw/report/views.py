@@ -187,7 +187,7 @@ def plan_row(result: PlanResult) -> View:
         "idle_share": format_frac(result.bill.idle_frac),
         "money": words.money_per_tokens(result.bill.usd_per_million_tokens),
         "labels": result.labels,
-        "why": result.why,
+        "why": words.spelled(result.why),
     }
 
 

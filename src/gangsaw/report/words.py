@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -38,6 +39,7 @@ CAUSE_TITLES = {
     "straggler": "stragglers",
     "unallocated": "unallocated",
 }
+_CAUSE_KEYS = re.compile(rf"\b({'|'.join(key for key in CAUSE_TITLES if '_' in key)})\b")
 CAUSE_MEANINGS = {
     "compute": "forward and backward arithmetic of the model",
     "recompute": "activations computed a second time to save memory",
@@ -185,6 +187,11 @@ def memory_peak(memory: MemoryDoc) -> str:
     """Peak against capacity in GiB: `71.2 of 79.6 GiB`."""
     peak = format_gib(memory.peak_bytes).removesuffix(" GiB")
     return f"{peak} of {format_gib(memory.capacity_bytes)}"
+
+
+def spelled(text: str) -> str:
+    """A line of reasons with each cause's name for readers in place of its key."""
+    return _CAUSE_KEYS.sub(lambda match: CAUSE_TITLES[match.group(0)], text)
 
 
 def title(model: str, cluster: str, plan: PlanDoc | None) -> str:
