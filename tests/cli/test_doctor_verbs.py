@@ -116,3 +116,15 @@ def test_import_prints_what_it_read():
     assert (code, err) == (0, "")
     assert "llama-3-8b, 8.03B parameters" in out
     assert "dp=8" in out
+
+
+def test_check_of_a_resume(tmp_path):
+    new = tmp_path / "new.sh"
+    new.write_text(Path(LLAMA).read_text().replace("TP_SIZE=1", "TP_SIZE=2"))
+    flags = ["--resume-from", LLAMA, "--checkpoint-format", "torch"]
+    code, out, err = run(["check", str(new), *flags, "--json"])
+    assert (code, err) == (0, "")
+    assert json.loads(out)["resume"]["direct"] is False
+    assert "convert.py" in run(["check", str(new), *flags]).out
+    assert run(["check", str(new), "--checkpoint-format", "torch"]).code == 2
+    assert run(["check", str(new), "--resume-from", LLAMA, "--checkpoint-format", "x"]).code == 2

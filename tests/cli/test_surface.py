@@ -55,7 +55,7 @@ FLAGS = {
     "train": PLAN | OUTPUT | TRAIN,
     "threshold": RECIPE | OUTPUT | THRESHOLD,
     "scorecard": RECIPE | OUTPUT | {"--hybrid", "--html"},
-    "check": OUTPUT | SITE,
+    "check": OUTPUT | SITE | {"--resume-from", "--checkpoint-format"},
     "oom": OUTPUT | SITE | {"--message"},
     "export": RECIPE | PLAN | OUTPUT | {"--to", "--out"},
     "import": OUTPUT,

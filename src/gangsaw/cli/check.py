@@ -11,6 +11,8 @@ from gangsaw.cli import output as screen
 from gangsaw.cli.flags import OutputFlags, takes
 
 if TYPE_CHECKING:
+    from gangsaw.doctor.resume import ResumeResult
+    from gangsaw.read.launch.document import LaunchFile
     from gangsaw.spec import ClusterSpec, StackProfile
 
 Text = str | None
@@ -61,6 +63,55 @@ class SiteFlags:
     ] = None  # fmt: skip
 
 
+@dataclass(frozen=True)
+class ResumeFlags:
+    """A checkpoint that the launch is to resume."""
+
+    resume_from: Annotated[
+        Text,
+        typer.Option(
+            "--resume-from",
+            metavar="FILE",
+            rich_help_panel="Resume",
+            help="the launch file whose checkpoint is resumed",
+        ),
+    ] = None
+    checkpoint_format: Annotated[
+        Text,
+        typer.Option(
+            "--checkpoint-format", metavar="FORMAT", rich_help_panel="Resume",
+            help="torch_dist, torch, fsdp_dtensor, deepspeed, deepspeed-universal, dcp,"
+            " safetensors [that of the framework]",
+        ),
+    ] = None  # fmt: skip
+
+
+def resume_of(launch: LaunchFile, flags: ResumeFlags) -> ResumeResult | None:
+    """Whether the stated checkpoint can be resumed."""
+    from gangsaw.doctor.resume import resume_check
+    from gangsaw.errors import InputError
+    from gangsaw.read.launch import read_launch
+
+    if flags.resume_from is None:
+        if flags.checkpoint_format is not None:
+            raise InputError("--checkpoint-format needs --resume-from FILE. Legal: both or none")
+        return None
+    old = read_launch(flags.resume_from)
+    for found in (old, launch):
+        if found.plan is None or found.model is None:
+            raise InputError(f"{found.path}: no plan to resume ({'; '.join(found.missing)})")
+    if old.plan is None or launch.plan is None or launch.model is None:
+        return None
+    usual = {"torchtitan": "dcp", "deepspeed": "deepspeed", "gangsaw": "dcp"}
+    form = flags.checkpoint_format or str(
+        old.facts.get("ckpt_format") or usual.get(old.framework, "torch_dist")
+    )
+    ranks = launch.facts.get("per_node")
+    return resume_check(
+        launch.model, old.plan, launch.plan, form, ranks if isinstance(ranks, int) else 8
+    )
+
+
 def site_of(flags: SiteFlags, world: object) -> tuple[ClusterSpec | None, StackProfile | None]:
     """The cluster and the stack that were stated; a node's name alone takes the file's devices."""
     cluster = stack = None
@@ -77,8 +128,8 @@ def site_of(flags: SiteFlags, world: object) -> tuple[ClusterSpec | None, StackP
     return cluster, stack
 
 
-@takes(LaunchArg, SiteFlags, OutputFlags)
-def command(args: LaunchArg, site: SiteFlags, output: OutputFlags) -> None:
+@takes(LaunchArg, SiteFlags, ResumeFlags, OutputFlags)
+def command(args: LaunchArg, site: SiteFlags, resume: ResumeFlags, output: OutputFlags) -> None:
     """Say what a framework would refuse, what trains another model, and what is wasted."""
     from gangsaw.cli.options import seed_of
     from gangsaw.doctor.check import check
@@ -88,6 +139,7 @@ def command(args: LaunchArg, site: SiteFlags, output: OutputFlags) -> None:
     launch = read_launch(args.file)
     cluster, stack = site_of(site, launch.facts.get("world"))
     result = check(launch, cluster, stack, site.version or "")
+    result = result.model_copy(update={"resume": resume_of(launch, resume)})
     if output.json:
         screen.write_json(result)
         return

@@ -9,6 +9,7 @@ from pydantic import Field
 from gangsaw.doctor.context import names_of
 from gangsaw.doctor.expressions import UNKNOWN, Evaluator
 from gangsaw.doctor.predict import Predicted, changed, job_of, predict
+from gangsaw.doctor.resume import ResumeResult
 from gangsaw.doctor.rulebook import Rule, Severity, rules
 from gangsaw.read.launch.document import Assumed, LaunchFile, Value
 from gangsaw.spec import ClusterSpec, Job, StackProfile
@@ -50,6 +51,7 @@ class CheckResult(Document):
     peak_bytes: float | None = None
     step_time_s: float | None = None
     rules_checked: int = 0
+    resume: ResumeResult | None = Field(None, description="where a saved layout was stated")
 
 
 def check(

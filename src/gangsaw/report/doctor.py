@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from gangsaw.doctor.check import CheckResult, Fault
     from gangsaw.doctor.oom import OomResult
+    from gangsaw.doctor.resume import ResumeResult
     from gangsaw.read.launch.document import LaunchFile
 
 MOST_LINES = 12
@@ -43,11 +44,30 @@ def check_text(result: CheckResult, console: Console) -> None:
     console.print()
     if not result.faults:
         console.print(Text(f"No fault against {result.rules_checked} rules.", style="bold"))
+    if result.resume is not None:
+        _resume(result.resume, console)
     for line in result.refused:
         console.print(Text(f"not judged: {line}"))
     _listed("Assumed", [f"{a.fact} = {a.value} ({a.source})" for a in result.assumed], console)
     _listed("Unread", result.unread, console)
     _listed("Missing", result.missing, console)
+
+
+def _resume(resume: ResumeResult, console: Console) -> None:
+    changed = ", ".join(f"{key} {old} -> {new}" for key, (old, new) in resume.changed.items())
+    state = "as it is" if resume.direct else "after conversion"
+    if resume.weights_only:
+        state += ", weights alone"
+    console.print(
+        Text(
+            f"Resume from {resume.format} ({changed or 'same layout'}): {state}, by {resume.by};"
+            f" {format_gib(resume.size_bytes)}, {format_gib(resume.host_bytes_per_node)} of host"
+            " memory a node"
+        )
+    )
+    for line in (resume.command, *resume.warnings):
+        if line:
+            console.print(Padding(Text(line), (0, 0, 0, 2)))
 
 
 def _grid_line(result: CheckResult) -> str:
