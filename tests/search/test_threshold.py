@@ -136,10 +136,16 @@ def test_map_of_winners_equals_a_cell_by_cell_count():
     result = phase(CASES, x, y, "time", xs, ys)
     for i, sy in enumerate(ys):
         for j, sx in enumerate(xs):
-            times = [plain_time(x.at(y.at(c, sy), sx)) for c in CASES]
-            assert result.winner[i][j] == int(np.argmin(times))
-            assert result.lead[i][j] == pytest.approx(sorted(times)[1] / min(times) - 1, abs=1e-3)
-    assert sum(result.share) == pytest.approx(1.0)
+            at = [x.at(y.at(c, sy), sx) for c in CASES]
+            fits = [
+                (m := estimate(c.job, c.plan).memory).peak_bytes <= m.capacity_bytes for c in at
+            ]
+            times = [plain_time(c) if f else math.inf for c, f in zip(at, fits, strict=True)]
+            assert result.winner[i][j] == (int(np.argmin(times)) if any(fits) else -1)
+            if sum(fits) > 1:
+                lead = sorted(times)[1] / min(times) - 1
+                assert result.lead[i][j] == pytest.approx(lead, abs=1e-3)
+    assert sum(result.share) == pytest.approx(np.mean(np.array(result.winner) >= 0))
     money = phase(CASES, parameter("device-price"), x, "cost", grid(1, 4, 3), xs)
     assert len(money.winner) == len(xs) and len(money.winner[0]) == 3
 

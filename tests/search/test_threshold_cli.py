@@ -75,3 +75,18 @@ def test_wrong_flags_are_one_line(plans, flags, words):
 def test_one_plan_is_not_enough(plans):
     code, _, err = ask(plans[:1], "--over", "device-price")
     assert code == 2 and "two plans" in err
+
+
+def test_without_plans_the_best_of_each_kind_are_compared():
+    words = ["threshold", "llama-3.1-8b", "h100-sxm:32", "--seq-len", "8192", "--global-batch",
+             "128", "--over", "inter-node-bandwidth", "--json"]  # fmt: skip
+    code, out, err = run(words)
+    assert code == 0, err
+    answer = json.loads(out)
+    names = set(answer["plans"])
+    assert "hybrid" in names and len(names) >= 3
+    shapes = [json.dumps(p, sort_keys=True) for p in answer["plans"].values()]
+    assert len(set(shapes)) == len(shapes)
+    assert len(answer["pairs"]) == len(names) * (len(names) - 1) // 2
+    code, _, err = run(["threshold", "llama-3.1-405b", "h100-sxm:8", *words[7:]])
+    assert code == 2 and "state plan files" in err

@@ -30,9 +30,12 @@ class PlansArg:
     """Plan files to compare."""
 
     plans: Annotated[
-        list[str],
-        typer.Argument(metavar="PLAN PLAN...", help="two plan files or more (TOML or JSON)"),
-    ]
+        list[str] | None,
+        typer.Argument(
+            metavar="[PLAN PLAN...]",
+            help="plan files (TOML or JSON) [the best hybrid, pipeline, tensor, sharded plans]",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,12 @@ def command(
     for note in notes:
         screen.note(note)
     money = money_of(job, load_prices(recipe.prices), flags.energy_price)
-    cases = _cases(job, named.plans, money)
+    if named.plans:
+        cases = _cases(job, named.plans, money)
+    else:
+        from gangsaw.search.scorecard import candidates
+
+        cases = candidates(job, money)
     asked = Question(over, by, low, high, against, flags.robust, seed_of(output))
     answer = threshold_answer(cases, asked)
     if target:

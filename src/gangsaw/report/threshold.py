@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from html import escape
 
-from gangsaw.report import svg
+from gangsaw.report import svg, words
 from gangsaw.report.charts import SMALL
 from gangsaw.report.curves import CURVE_LOOKS, Panel, mark
+from gangsaw.report.scorecard import wrapped
 from gangsaw.search.answer import ThresholdAnswer
 from gangsaw.search.robust import Robustness, Shock, TierCarries
 from gangsaw.search.threshold import PhaseResult, ThresholdResult
@@ -33,12 +34,20 @@ def shown(value: float, unit: str) -> str:
         return f"{significant(value / 1e12)} TFLOP/s"
     if unit.startswith("USD"):
         return f"${significant(value)}{unit[3:]}"
-    return f"{significant(value, 6 if value >= 1000 else 3)} {unit}"
+    return f"{value:,.0f} {unit}" if value >= 1000 else f"{significant(value)} {unit}"
 
 
 def _objective(objective: str) -> Callable[[float], str]:
     """How an objective a million tokens is written."""
     return format_s if objective == "time" else format_usd
+
+
+def plans_text(answer: ThresholdAnswer) -> str:
+    """What each name stands for."""
+    out = []
+    for name, plan in answer.plans.items():
+        out += wrapped(f"{name}: {words.in_words(plan)}", "")
+    return "\n".join(out)
 
 
 def pair_text(r: ThresholdResult) -> str:
@@ -66,7 +75,7 @@ def pair_text(r: ThresholdResult) -> str:
 
 
 def phase_text(p: PhaseResult, columns: int = 60, rows: int = 20) -> str:
-    """The map of winners in letters: x to the right, y upwards; `.` where no plan is legal."""
+    """The map in letters: x to the right, y upwards; `.` where no plan is legal and fits."""
     out = [f"best by {p.objective}: {p.x} to the right, {p.y} upwards"]
     out += [f"  {LETTERS[i]}  {n}: {format_frac(p.share[i])}" for i, n in enumerate(p.plans)]
     xs = _picked(len(p.x_values), columns)
@@ -123,7 +132,8 @@ def tiers_text(rows: tuple[TierCarries, ...]) -> str:
 
 def answer_text(answer: ThresholdAnswer) -> str:
     """All parts of the answer."""
-    parts = [pair_text(r) for r in answer.pairs]
+    parts = [plans_text(answer)]
+    parts += [pair_text(r) for r in answer.pairs]
     if answer.phase is not None:
         parts.append(phase_text(answer.phase))
     if answer.robustness is not None:
@@ -214,7 +224,8 @@ _STYLE = (
 def answer_html(answer: ThresholdAnswer) -> str:
     """A page that opens offline: each pair's chart, the map, and the text as the table behind."""
     title = f"Thresholds of {answer.model} on {answer.cluster}"
-    body = "".join(
+    body = f"<pre>{escape(plans_text(answer))}</pre>"
+    body += "".join(
         f"<h2>{escape(r.plans[0])} and {escape(r.plans[1])}</h2>{pair_svg(r)}"
         f"<pre>{escape(pair_text(r))}</pre>"
         for r in answer.pairs

@@ -21,7 +21,7 @@ from gangsaw.search.robust import (
 from gangsaw.search.threshold import (
     PhaseResult,
     ThresholdResult,
-    grid,
+    legal_grid,
     phase,
     range_of,
     thresholds,
@@ -78,8 +78,8 @@ def threshold_answer(cases: Sequence[Case], asked: Question) -> ThresholdAnswer:
             asked.over,
             asked.against,
             asked.objective,
-            grid(low, high, asked.points, asked.over.whole),
-            grid(below, above, asked.points, asked.against.whole),
+            legal_grid(cases, asked.over, low, high, asked.points),
+            legal_grid(cases, asked.against, below, above, asked.points),
         )
     return ThresholdAnswer(
         model=cases[0].job.model.name,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
@@ -18,8 +19,9 @@ from gangsaw.bill.goodput import daly_interval_s, job_mtbf_s
 from gangsaw.bill.power import SitePower
 from gangsaw.cost.layout import default_counts
 from gangsaw.cost.lower import Lowered, lower
+from gangsaw.cost.memory_doc import memory_doc
 from gangsaw.errors import InputError
-from gangsaw.search.estimate import evaluate
+from gangsaw.search.estimate import counts_of, evaluate
 from gangsaw.search.parameters import Case, Money, fits_memory, outer_tier, parameter
 from gangsaw.search.robust import spread_of
 from gangsaw.search.threshold import step_row
@@ -134,10 +136,10 @@ def _variants(
                     )  # fmt: skip
 
 
-def best_plan(job: Job, plans: Iterable[Plan], money: Money, low: Lowered) -> tuple[
-    Case | None, int, str
-]:  # fmt: skip
-    """The fastest plan that fits, how many were timed, and the nearest miss where none fits."""
+def best_plans(
+    job: Job, plans: Iterable[Plan], money: Money, low: Lowered, count: int = 1
+) -> tuple[list[Case], int, str]:
+    """The `count` fastest plans that fit, how many were timed, the nearest miss where none fits."""
     timed: list[tuple[float, int, Plan]] = []
     for plan in plans:
         try:
@@ -145,17 +147,41 @@ def best_plan(job: Job, plans: Iterable[Plan], money: Money, low: Lowered) -> tu
         except InputError:
             continue
     timed.sort(key=lambda row: row[:2])
+    found: list[Case] = []
     for _, _, plan in timed:
         case = Case("", job, plan, money)
         if fits_memory(case):
-            return case, len(timed), ""
+            found.append(case)
+        if len(found) == count:
+            break
+    if found:
+        return found, len(timed), ""
     if not timed:
-        return None, 0, "no split of the devices is legal"
-    from gangsaw.cost.memory_doc import memory_doc
-    from gangsaw.search.estimate import counts_of
-
+        return [], 0, "no split of the devices is legal"
     least = min(memory_doc(job, p, counts_of(job, p), low).peak_bytes for _, _, p in timed[-200:])
-    return None, len(timed), f"none fits: the least needs {least / 2**30:.0f} GiB a device"
+    return [], len(timed), f"none fits: the least needs {least / 2**30:.0f} GiB a device"
+
+
+def candidates(job: Job, money: Money, hybrids: int = 3) -> list[Case]:
+    """Plans worth comparing where none is stated: the best of each kind, and more hybrids.
+
+    Raises InputError where fewer than two fit.
+    """
+    low = lower(job)
+    cases: list[Case] = []
+    for family in ("hybrid", "pipeline", "tensor", "sharded"):
+        count = hybrids if family == "hybrid" else 1
+        found, _, _ = best_plans(job, plans_of(job, family), money, low, count)
+        for number, case in enumerate(found):
+            if any(c.plan == case.plan for c in cases):
+                continue
+            name = family if count == 1 or number == 0 else f"{family} {number + 1}"
+            cases.append(replace(case, name=name))
+    if len(cases) < 2:
+        raise InputError(
+            f"fewer than two plans of {job.model.name} fit {job.cluster.name}: state plan files"
+        )
+    return cases
 
 
 def needed_bandwidth(case: Case) -> float:
@@ -207,7 +233,8 @@ def scorecard(
     for family in FAMILIES:
         given = family == "hybrid" and hybrid is not None
         plans = [hybrid] if given and hybrid is not None else plans_of(job, family)
-        case, tried, note = best_plan(job, plans, money, low)
+        found, tried, note = best_plans(job, plans, money, low)
+        case = found[0] if found else None
         if case is not None:
             cases[family] = case
         columns.append(_column(family, case, tried, note))

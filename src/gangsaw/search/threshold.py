@@ -84,7 +84,9 @@ class PhaseResult(Document):
     plans: tuple[str, ...]
     x_values: tuple[float, ...]
     y_values: tuple[float, ...]
-    winner: tuple[tuple[int, ...], ...] = Field(description="index of the plan; -1: none legal")
+    winner: tuple[tuple[int, ...], ...] = Field(
+        description="index of the plan; -1: none is legal and fits"
+    )
     lead: tuple[tuple[float, ...], ...] = Field(description="second best over best, less one")
     share: tuple[float, ...] = Field(description="of the map, won by each plan")
 
@@ -138,7 +140,7 @@ def thresholds(
     at which both are legal.
     """
     low, high = range_of(a, over, low, high)
-    values = _scan(a, b, over, low, high, points)
+    values = legal_grid((a, b), over, low, high, points)
     curve = []
     for value in values:
         pair = tuple(objective_at(c, over, value, objective) for c in (a, b))
@@ -173,17 +175,6 @@ def thresholds(
 def _distance(factor: float) -> float:
     """How far a factor lies from one."""
     return abs(math.log(factor))
-
-
-def _scan(
-    a: Case, b: Case, over: Parameter, low: float, high: float, points: int
-) -> tuple[float, ...]:
-    """Grid values; of a whole parameter only those that both plans can have."""
-    values = grid(low, high, points, over.whole)
-    if not over.whole:
-        return values
-    step = _step_of(a, b, over)
-    return tuple(sorted({float(max(1, round(v / step)) * step) for v in values}))
 
 
 def _fits(case: Case, over: Parameter, value: float) -> bool | None:
@@ -235,7 +226,7 @@ def _bisected(
     a: Case, b: Case, over: Parameter, objective: Objective, p: CurvePoint, q: CurvePoint
 ) -> tuple[CurvePoint, CurvePoint]:
     """Neighbouring legal values of a whole parameter between which the order changes."""
-    step = _step_of(a, b, over)
+    step = step_of((a, b), over)
     while q.value - p.value > step:
         middle = float(round((p.value + q.value) / 2 / step) * step)
         if not p.value < middle < q.value:
@@ -248,13 +239,24 @@ def _bisected(
     return p, q
 
 
-def _step_of(a: Case, b: Case, over: Parameter) -> int:
-    """Distance of the values of a whole parameter that both plans can have."""
+def step_of(cases: Sequence[Case], over: Parameter) -> int:
+    """Distance of the values of a whole parameter that all plans can have."""
     if over.name == "global-batch":
-        return math.lcm(a.plan.dp * a.plan.mbs, b.plan.dp * b.plan.mbs)
+        return math.lcm(*(c.plan.dp * c.plan.mbs for c in cases))
     if over.name == "sequence-length":
-        return math.lcm(*(2 * c.plan.cp * c.plan.tp for c in (a, b)))
+        return math.lcm(*(2 * c.plan.cp * c.plan.tp for c in cases))
     return 1
+
+
+def legal_grid(
+    cases: Sequence[Case], over: Parameter, low: float, high: float, points: int
+) -> tuple[float, ...]:
+    """Grid values; of a whole parameter only those that all plans can have."""
+    values = grid(low, high, points, over.whole)
+    if not over.whole:
+        return values
+    step = step_of(cases, over)
+    return tuple(sorted({float(max(1, round(v / step)) * step) for v in values}))
 
 
 def _fit_limits(names: tuple[str, str], curve: Sequence[CurvePoint]) -> list[FitLimit]:
@@ -277,7 +279,10 @@ def phase(
     x_values: Sequence[float],
     y_values: Sequence[float],
 ) -> PhaseResult:
-    """Which of `cases` wins at each pair of values. Raises InputError for fewer than two cases."""
+    """Which of `cases` wins at each pair of values, among those that are legal and fit there.
+
+    Raises InputError for fewer than two cases.
+    """
     if len(cases) < 2:
         raise InputError("a map of winners needs two plans or more")
     if x.name == y.name:
@@ -328,6 +333,8 @@ def _row(
     """Objectives of one plan along x at one y; a step is timed once where x is money only."""
     try:
         moved = y.at(case, value)
+        if not x.memory and not fits_memory(moved):
+            return [None] * len(x_values)
         if x.name in MONEY_ONLY:
             step_s = moved.step().step
             return [x.at(moved, v).objective(objective, step_s) for v in x_values]
@@ -335,7 +342,10 @@ def _row(
             return [moved.objective(objective, s) for s in step_row(moved, x, x_values, fast)]
     except InputError:
         return [None] * len(x_values)
-    return [objective_at(moved, x, v, objective) for v in x_values]
+    return [
+        objective_at(moved, x, v, objective) if not x.memory or _fits(moved, x, v) else None
+        for v in x_values
+    ]
 
 
 def step_row(case: Case, x: Parameter, values: Sequence[float], fast: bool = False) -> list[float]:
