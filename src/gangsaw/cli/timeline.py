@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +16,7 @@ from gangsaw.errors import InputError, RunFailedError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from gangsaw.schedule import Schedule
     from gangsaw.simulate import Timeline
     from gangsaw.spec.plan import Plan
 
@@ -33,7 +35,16 @@ class OutFlag:
             help="drawing (.svg), page (.html), Chrome trace (.json), torch's schedule (.csv)",
             rich_help_panel="Output",
         ),
-    ] = None  # fmt: skip
+    ] = None
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against",
+            metavar="SCHEDULE",
+            help="a second schedule for the same plan, drawn under the first on one axis",
+            rich_help_panel="Plan",
+        ),
+    ] = None
 
 
 @takes(JobArgs, RecipeFlags, PlanFlags, OutFlag, OutputFlags)
@@ -48,51 +59,58 @@ def command(
     fields = plan_fields(cut)
     job, assumed = job_from(args, recipe)
     plan = whole_plan(job, fields)
-    if plan.schedule == "auto":
-        raise InputError("--schedule auto is not drawn here. Legal: a named schedule")
-    from gangsaw.report import words
-    from gangsaw.search.timeline import plan_timeline
+    from gangsaw.search.timeline import evaluated_schedules
 
-    timeline = plan_timeline(job, plan)
+    evaluated = evaluated_schedules(job, plan, where.against)
+    timelines = [timeline for _, timeline in evaluated]
     if path is not None:
-        _write(path, timeline, plan)
+        _write(path, [schedule for schedule, _ in evaluated], timelines, plan)
         screen.note(f"written: {path}")
     for line in assumed:
         screen.note(line)
     if output.json:
-        screen.write_json(timeline.to_table())
+        screen.write_json(timelines[0].to_table())
         return
+    from gangsaw.report import words
     from gangsaw.report.timeline_text import timeline_text
     from gangsaw.search.estimate import counts_of, plan_doc
 
     said = words.in_words(plan_doc(plan, counts_of(job, plan)))
-    screen.show(lambda console: timeline_text(timeline, said, console))
+    for number, timeline in enumerate(timelines):
+        title = said if number == 0 else f"against {where.against}"
+        screen.show(partial(timeline_text, timeline, title))
 
 
-def _write(path: Path, timeline: Timeline, plan: Plan) -> None:
+def _write(path: Path, schedules: list[Schedule], timelines: list[Timeline], plan: Plan) -> None:
     """Write the form that the file's ending asks for."""
-    text = _text(path.suffix.lower(), timeline, plan)
+    text = _text(path.suffix.lower(), schedules, timelines, plan)
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as fault:
         raise RunFailedError(f"{path} cannot be written: {fault.strerror or fault}") from None
 
 
-def _text(ending: str, timeline: Timeline, plan: Plan) -> str:
-    title = f"{plan.schedule}, PP {plan.pp}x{plan.vpp}, {plan.num_microbatches} microbatches"
+def _text(ending: str, schedules: list[Schedule], timelines: list[Timeline], plan: Plan) -> str:
+    titles = [
+        f"{each.name}, PP {plan.pp}x{each.chunks // each.pipes},"
+        f" {each.total_microbatches} microbatches"
+        for each in schedules
+    ]
     if ending == ".svg":
         from gangsaw.report.picture import standalone
         from gangsaw.report.timeline_svg import timeline_svg
 
-        return standalone(timeline_svg([timeline], [title]))
+        return standalone(timeline_svg(timelines, titles))
     if ending == ".html":
         from gangsaw.report.timeline_html import timeline_html
 
-        return timeline_html([timeline], [title])
+        return timeline_html(timelines, titles)
+    if len(timelines) > 1:
+        raise InputError(f"--out {ending} holds one schedule. Legal with --against: .svg, .html")
     if ending == ".json":
         from gangsaw.trace.chrome import chrome_trace
 
-        return chrome_trace(timeline)
-    from gangsaw.schedule import generate, to_csv
+        return chrome_trace(timelines[0])
+    from gangsaw.schedule import to_csv
 
-    return to_csv(generate(plan.schedule, plan.pp, plan.num_microbatches, plan.vpp))
+    return to_csv(schedules[0])

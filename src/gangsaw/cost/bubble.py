@@ -10,6 +10,7 @@ schedules arXiv:2405.15362, DualPipe arXiv:2412.19437 and its repository's table
 from __future__ import annotations
 
 from gangsaw.cost.types import (
+    AUTO,
     BFS,
     DUALPIPE,
     DUALPIPE_V,
@@ -79,6 +80,8 @@ def pipeline_s(
     done, except for ZB-H2, whose premise is an optimizer step without global synchronisation: its
     time is the period at which every rank repeats.
     """
+    if schedule == AUTO:  # never slower than a named schedule that fits: stated as this one
+        schedule = float(IZB)
     work = m * (f_max + b_max + w_max)
     full = b_max + w_max
     full_sum = b_sum * (full / b_max) if b_max > 0.0 else b_sum
