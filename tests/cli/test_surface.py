@@ -50,7 +50,7 @@ FLAGS = {
     "estimate": RECIPE | PLAN | OUTPUT | {"--report", "--site"},
     "explain": RECIPE | OUTPUT | {"--site"},
     "calibrate": OUTPUT | {"-o", "--out", "--suggest", "--gemm-sweep"},
-    "timeline": RECIPE | PLAN | OUTPUT | {"--out"},
+    "timeline": RECIPE | PLAN | OUTPUT | {"--out", "--against"},
     "bill": RECIPE | PLAN | OUTPUT | BILL,
     "train": PLAN | OUTPUT | TRAIN,
     "threshold": RECIPE | OUTPUT | THRESHOLD,
