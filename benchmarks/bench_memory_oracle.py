@@ -8,8 +8,10 @@ Arguments: names of cases (all without).
 from __future__ import annotations
 
 import json
+import multiprocessing
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from gangsaw.read.clusters import load_cluster
@@ -19,13 +21,24 @@ from gangsaw.search.estimate import estimate
 from gangsaw.spec import Job, Plan, Recipe
 from gangsaw.units import GIB
 
+FULL = "full"
 CASES = {
     "8b-fsdp8": ("llama-3.1-8b", Plan(dp=8, zero=3, num_microbatches=2), 2048, (0,)),
-    "8b-fsdp8-full": ("llama-3.1-8b", Plan(dp=8, zero=3, num_microbatches=2, recompute="full"), 4096, (0,)),
+    "8b-fsdp8-full": (
+        "llama-3.1-8b", Plan(dp=8, zero=3, num_microbatches=2, recompute=FULL), 4096, (0,),
+    ),
     "8b-tp2-fsdp4": ("llama-3.1-8b", Plan(dp=4, tp=2, zero=3, num_microbatches=2), 2048, (0,)),
-    "70b-tp8-fsdp8": ("llama-3.1-70b", Plan(dp=8, tp=8, zero=3, num_microbatches=2, recompute="full"), 8192, (0,)),
-    "70b-tp8-pp4-fsdp2": ("llama-3.1-70b", Plan(dp=2, tp=8, pp=4, zero=3, num_microbatches=4), 4096, (0, 3)),
-    "405b-tp8-pp16-fsdp4": ("llama-3.1-405b", Plan(dp=4, tp=8, pp=16, zero=3, num_microbatches=16, recompute="full"), 8192, (0, 1, 15)),
+    "70b-tp8-pp4-fsdp2": (
+        "llama-3.1-70b", Plan(dp=2, tp=8, pp=4, zero=3, num_microbatches=4), 4096, (0, 3),
+    ),
+    "405b-tp8-pp16-fsdp4": (
+        "llama-3.1-405b",
+        Plan(dp=4, tp=8, pp=16, zero=3, num_microbatches=16, recompute=FULL), 8192, (0, 1, 15),
+    ),
+    "70b-tp8-fsdp8": (
+        "llama-3.1-70b",
+        Plan(dp=8, tp=8, zero=3, num_microbatches=2, recompute=FULL), 8192, (0,),
+    ),
 }  # fmt: skip
 STORE = Path("docs/memory-oracle.json")
 
@@ -43,7 +56,10 @@ def rows_of(name: str) -> list[dict[str, object]]:
     found: list[dict[str, object]] = []
     for rank in ranks:
         begun = time.perf_counter()
-        traced = trace_rank(model, plan, seq_len, rank)
+        # torch remembers process groups by name: each trace gets a process of its own.
+        spawn = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, mp_context=spawn) as pool:
+            traced = pool.submit(trace_rank, model, plan, seq_len, rank).result()
         mine = predicted[rank]
         found.append(
             {

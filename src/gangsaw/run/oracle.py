@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import _sharding_prop
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from gangsaw.run.model import BuildOptions, Stage
@@ -52,26 +53,35 @@ def trace_rank(
     rank = int(ranks[pp_rank * (plan.devices // plan.pp)])
     dist.init_process_group("fake", rank=rank, world_size=plan.devices, store=FakeStore())
     try:
-        with _meshes_are_real():
+        with _outside_the_trace():
             return _trace(model, plan, seq_len, rank, precision)
     finally:
         dist.destroy_process_group()
 
 
 @contextlib.contextmanager
-def _meshes_are_real() -> Iterator[None]:
-    """Let fully_shard join its mesh with that of TP on real tensors, all else being fake."""
+def _outside_the_trace() -> Iterator[None]:
+    """Two corners of torch that must not run in the fake mode of the trace.
+
+    fully_shard joins its mesh with that of TP, which needs real tensors.
+    """
     original = DeviceMesh._concatenate
 
     def real(meshes: list[DeviceMesh]) -> DeviceMesh:
         with unset_fake_temporarily():
             return original(meshes)
 
+    # DTensor finds out shapes by running each new operation on whole (unsharded) fake tensors. In
+    # the mode that is active here they would be counted as allocated; in one of its own they are
+    # not, as MemTracker looks at one mode only.
+    detect = getattr(_sharding_prop, "detect_fake_mode")  # noqa: B009
     setattr(DeviceMesh, "_concatenate", staticmethod(real))  # noqa: B010
+    setattr(_sharding_prop, "detect_fake_mode", lambda *a, **k: None)  # noqa: B010
     try:
         yield
     finally:
         setattr(DeviceMesh, "_concatenate", staticmethod(original))  # noqa: B010
+        setattr(_sharding_prop, "detect_fake_mode", detect)  # noqa: B010
 
 
 def _trace(model: ModelSpec, plan: Plan, seq_len: int, rank: int, precision: str) -> TracedPeak:
