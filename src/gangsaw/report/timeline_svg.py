@@ -201,8 +201,8 @@ def _memory(timeline: Timeline, top: Sequence[float], scale: float, width: float
     for rank, y in enumerate(top):
         times, levels = memory.of_rank(rank)
         base = y + CURVE - 2
-        points = [(LEFT, base)]
-        before = 0.0
+        before = float(memory.base_bytes[rank])
+        points = [(LEFT, base), (LEFT, base - before / most * (CURVE - 3))]
         for when, level in zip(times.tolist(), levels.tolist(), strict=True):
             x = LEFT + when * scale
             points += [
@@ -210,6 +210,8 @@ def _memory(timeline: Timeline, top: Sequence[float], scale: float, width: float
                 (x, base - level / most * (CURVE - 3)),
             ]
             before = level
+        end = LEFT + timeline.makespan_s * scale
+        points.append((end, base - before / most * (CURVE - 3)))
         where = " ".join(f"{svg.num(x)},{svg.num(v)}" for x, v in points)
         out.append(
             f'<polygon points="{where} {svg.num(points[-1][0])},{svg.num(base)}"'

@@ -52,11 +52,12 @@ COMPILE_FROM_ACTIONS = 6_000
 
 @dataclass(frozen=True, eq=False)
 class MemoryRun:
-    """Bytes after each action and while it runs, [actions], and the peak of each rank."""
+    """Bytes after each action and while it runs, [actions]; peak and base of each rank."""
 
     after: Array
     during: Array
     peak: Array
+    static: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,7 +214,7 @@ def _memory(schedule: Schedule, memory: StageMemory) -> MemoryRun:
     during[first], during[first + 1] = both, both
     peak = memory.static_bytes.copy()
     np.maximum.at(peak, ranks, during)
-    return MemoryRun(level, during, peak)
+    return MemoryRun(level, during, peak, memory.static_bytes)
 
 
 def _state(schedule: Schedule, links: int) -> State:

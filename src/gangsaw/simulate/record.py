@@ -195,7 +195,8 @@ def _memory(run: Run) -> MemoryCurve | None:
     schedule, result = run.schedule, run.result
     takes = (schedule.kind == F) | (schedule.kind == UNSHARD)
     when = np.where(takes, result.start, result.end)
-    return MemoryCurve(schedule.row, when, run.memory.after, run.memory.peak)
+    memory = run.memory
+    return MemoryCurve(schedule.row, when, memory.after, memory.peak, memory.static)
 
 
 def _critical(run: Run, ranks: NDArray[np.int32], work: Index) -> Index:

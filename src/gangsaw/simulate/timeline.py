@@ -160,13 +160,15 @@ def _numbers(values: Sequence[object], names: Sequence[str]) -> I8:
 class MemoryCurve:
     """Bytes held on each rank: from time_s[k] on level_bytes[k], rank r in first[r]..first[r+1].
 
-    `peak_bytes` [ranks] is the largest, temporaries of running actions included.
+    `peak_bytes` [ranks] is the largest, temporaries of running actions included; `base_bytes`
+    [ranks] is what is held before the first action.
     """
 
     first: NDArray[np.int64]
     time_s: Array
     level_bytes: Array
     peak_bytes: Array
+    base_bytes: Array
 
     def of_rank(self, rank: int) -> tuple[Array, Array]:
         """Times and levels of one rank."""
