@@ -6,8 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gangsaw.cost.loads import LOOP, V_SHAPE
 from gangsaw.jit import compiled
-from gangsaw.search.partition import LOOP, V_SHAPE, balanced_counts, partition
+from gangsaw.search.partition import balanced_counts, partition
 
 
 def compositions(n, parts):

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from gangsaw.cost.loads import V_SHAPE
 from gangsaw.cost.types import Array
 from gangsaw.jit import kernel
-
-LOOP, V_SHAPE = 0, 1
-"""How chunks lie on ranks: stage s on rank s mod p, or down and up again."""
 
 
 @kernel
