@@ -150,6 +150,19 @@ def test_reserved_is_capital_and_on_demand_operating():
         assert list(invoice.totals("spending")) == [kind]
 
 
+def test_staff_is_billed_by_time_and_else_said_to_be_missing():
+    figure = BOOK.get("device_price.h100-sxm.server", "USD/device").model_copy(
+        update={"unit": "USD/year", "value": 1e6, "low": None, "high": None}
+    )
+    staffed = Pricing(rented(BOOK, "h100-sxm"), BOOK.override({"staff.team.year": figure}), TODAY)
+    terms = RunTerms(tokens=1e11)
+    month = month_invoice(use(), terms, staffed)
+    assert month.totals("item")["staff"][1] == pytest.approx(1e6 / 12)
+    assert month.not_billed == ()
+    assert step_invoice(use(), staffed).not_billed == ("staff (billed by time: a run or a month)",)
+    assert run_invoice(use(), terms, PRICINGS[0]).not_billed == ("staff (no figure under staff.*)",)
+
+
 def test_old_figures_are_marked():
     invoice = step_invoice(use(), Pricing(rented(BOOK, "h800-sxm"), BOOK, TODAY))
     assert invoice.stale == ("device_hour.h800-sxm.on-demand",)

@@ -198,6 +198,17 @@ def test_parts_are_priced_when_the_book_has_all_of_them():
     assert fabric.usd == pytest.approx(100 * (48 + 4096 + 2048))
 
 
+def test_effort_of_a_fabric_is_a_stated_input():
+    assert _parts(16, 8, "qm9700", 400, kind="roce").operating_usd_per_year is None
+    figure = BOOK.get("device_price.h100-sxm.server", "USD/device").model_copy(
+        update={"unit": "USD/year", "value": 80_000.0, "low": None, "high": None}
+    )
+    plan = FabricPlan(nodes=16, nics_per_node=8, nic_gbps=400, kind="roce")
+    book = BOOK.override({"network.opex.roce": figure})
+    fabric = fabric_parts(plan, switch_part("qm9700"), optic_part("osfp-400g"), book, 0)
+    assert fabric.operating_usd_per_year == 80_000.0 and fabric.notes == ()
+
+
 def test_every_part_has_a_source():
     switches, optics = parts()
     assert all(p.source and p.as_of for p in itertools.chain(switches.values(), optics.values()))

@@ -50,6 +50,9 @@ class FabricParts(Document):
     optics_w: float
     usd: float | None = Field(description="None: a part has no price in the book")
     usd_by_share: float = Field(description="top-down: the network's share of capital")
+    operating_usd_per_year: float | None = Field(
+        None, description="effort of running this kind of fabric; None: not stated"
+    )
     not_priced: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -118,6 +121,7 @@ def fabric_parts(
         switch_w=None if switch.typical_w is None else switches * switch.typical_w,
         optics_w=optics * optic.watts, usd=usd,
         usd_by_share=capital_usd * book.value("network.capital.share", "frac"),
+        operating_usd_per_year=book.value(opex_key, "USD/year") if book.has(opex_key) else None,
         not_priced=missing, notes=tuple(notes),
     )  # fmt: skip
 

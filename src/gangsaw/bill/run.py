@@ -259,7 +259,9 @@ def _not_billed(pricing: Pricing, services: Sequence[Service]) -> tuple[str, ...
     """What a complete bill would hold and this one has no figure for."""
     missing = list(pricing.rates.not_billed)
     if not any(s.item == "staff" for s in services):
-        missing.append("staff (no figure under staff.*)")
+        known = bool(pricing.book.keys("staff"))
+        why = "billed by time: a run or a month" if known else "no figure under staff.*"
+        missing = [m for m in missing if not m.startswith("staff")] + [f"staff ({why})"]
     return tuple(dict.fromkeys(missing))
 
 

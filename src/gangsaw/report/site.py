@@ -97,6 +97,8 @@ def _fabric_lines(a: SiteAnswer) -> list[str]:
         if p.usd is None
         else f"{format_usd(p.usd)}; by its share of capital {format_usd(p.usd_by_share)}"
     )
+    if p.operating_usd_per_year is not None:
+        money += f"; running it {format_usd(p.operating_usd_per_year)} a year"
     return wrapped(
         f"fabric: {p.tiers} tiers of {a.switch}, {p.switches:,} switches ({p.leaves:,} leaves,"
         f" {p.spines:,} spines, {p.cores:,} cores), {p.ports_used:,} ports, {p.cables:,} cables,"
