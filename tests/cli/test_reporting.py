@@ -5,7 +5,7 @@ import re
 import pytest
 
 from gangsaw.cli.main import run
-from gangsaw.cli.reporting import MOST_ACTIONS, pipeline, quick
+from gangsaw.cli.reporting import MOST_DRAWN, MOST_FRAMED, Drawing, pipeline, quick
 from gangsaw.read.clusters import load_cluster
 from gangsaw.read.models import load_model
 from gangsaw.read.stacks import load_stack
@@ -62,10 +62,15 @@ def test_quick_points_are_those_of_the_estimate():
     assert fast.memory.peak_bytes == whole.memory.peak_bytes
 
 
-def test_no_drawing_without_a_pipeline_and_none_of_too_many_boxes():
+def test_pipelines_are_drawn_framed_or_refused_by_their_length():
     flat = estimate(job(), plan(pp=1, dp=8, num_microbatches=8))
-    assert pipeline(job(), flat) == ("", "")
-    batch = MOST_ACTIONS
+    assert pipeline(job(), flat) == Drawing()
+    assert pipeline(job(), estimate(job(), plan())).svg.startswith("<svg")
+    batch = 2 * (MOST_DRAWN // 8 + 1)
+    longer = pipeline(job(batch), estimate(job(batch), plan(batch)))
+    assert longer.page.startswith("<!doctype html>")
+    assert (longer.svg, longer.ranks) == ("", 4)
+    batch = 2 * (MOST_FRAMED // 8 + 1)
     many = pipeline(job(batch), estimate(job(batch), plan(batch)))
     assert "too many" in many.why_not
 

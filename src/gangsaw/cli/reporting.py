@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 ENDINGS = (".html", ".htm", ".svg")
 """The report as a page, or its one picture alone."""
-MOST_ACTIONS = 6000
-"""Forwards and backwards that a page draws: beyond it the file would have megabytes of boxes."""
+MOST_DRAWN, MOST_FRAMED = 8_000, 100_000
+"""Forwards and backwards that are drawn box by box, and those that a framed canvas shows."""
 
 
 @dataclass(frozen=True)
@@ -87,22 +87,31 @@ def write_estimate_report(path: Path, job: Job, chosen: EstimateResult) -> None:
 
 
 class Drawing(NamedTuple):
-    """A drawing, or why there is none."""
+    """A drawing, or a page of a longer one with its number of ranks, or why there is neither."""
 
     svg: str = ""
+    page: str = ""
+    ranks: int = 0
     why_not: str = ""
 
 
 def with_pipeline(sweeps: ReportSweeps, job: Job, chosen: EstimateResult) -> ReportSweeps:
     """The sweeps with the drawn pipeline of the chosen plan."""
     drawn = pipeline(job, chosen)
-    return replace(sweeps, timeline_svg=drawn.svg, no_timeline=drawn.why_not)
+    return replace(
+        sweeps,
+        timeline_svg=drawn.svg,
+        timeline_page=drawn.page,
+        timeline_ranks=drawn.ranks,
+        no_timeline=drawn.why_not,
+    )
 
 
 def pipeline(job: Job, chosen: EstimateResult) -> Drawing:
-    """The pipeline of the chosen plan as a drawing, or why there is none."""
+    """The pipeline of the chosen plan: drawn, framed where it is long, or why it is not there."""
     from gangsaw.report import words
     from gangsaw.report.sweeps import plan_of
+    from gangsaw.report.timeline_html import timeline_html
     from gangsaw.report.timeline_svg import timeline_svg
     from gangsaw.search.timeline import plan_timeline
 
@@ -110,7 +119,7 @@ def pipeline(job: Job, chosen: EstimateResult) -> Drawing:
     if plan.pp == 1:
         return Drawing()
     actions = 2 * plan.pp * plan.vpp * plan.num_microbatches
-    if actions > MOST_ACTIONS:
+    if actions > MOST_FRAMED:
         return Drawing(
             why_not=f"{actions:,} actions are too many for this page;"
             " gangsaw timeline --out FILE.html draws any number."
@@ -119,7 +128,10 @@ def pipeline(job: Job, chosen: EstimateResult) -> Drawing:
         timeline = plan_timeline(job, plan)
     except InputError as fault:
         return Drawing(why_not=f"This schedule is not drawn: {fault}")
-    return Drawing(timeline_svg([timeline], [words.schedule_title(chosen.plan)]))
+    titles = [words.schedule_title(chosen.plan)]
+    if actions > MOST_DRAWN:
+        return Drawing(page=timeline_html([timeline], titles), ranks=timeline.ranks)
+    return Drawing(svg=timeline_svg([timeline], titles))
 
 
 def _write_picture(path: Path, job: Job, chosen: EstimateResult) -> None:

@@ -88,7 +88,9 @@ def _page(result: PlanListResult, chosen: EstimateResult, sweeps: ReportSweeps) 
             f" sequences a step, {recipe.get('precision')}, stack {result.stack}"
         ),
         **_sentence(chosen),
-        "picture": Markup(picture_svg(chosen, sweeps.timeline_svg)),
+        "picture": Markup(picture_svg(chosen, _short(sweeps.timeline_svg))),
+        "timeline_page": sweeps.timeline_page,
+        "timeline_height": 170 + 27 * min(sweeps.timeline_ranks, 20),
         "chosen": pair(chosen, 1),
         "memory_line": f"{words.memory_use(chosen)}, {_headroom(chosen)}",
         "price_line": _price(chosen),
@@ -107,6 +109,11 @@ def _page(result: PlanListResult, chosen: EstimateResult, sweeps: ReportSweeps) 
         "sources": (*chosen.sources, *result.notes, *(n for n in chosen.notes
                     if n not in result.notes)),
     }  # fmt: skip
+
+
+def _short(drawing: str) -> str:
+    """A drawing small enough to stand in the page twice, or nothing."""
+    return drawing if len(drawing) <= 10**6 else ""
 
 
 def _sentence(chosen: EstimateResult) -> View:

@@ -66,12 +66,15 @@ class BandwidthSweep:
 class ReportSweeps:
     """The sweeps of a report, None where the job has nothing to sweep; and the pipeline, drawn.
 
-    `timeline_svg` is empty where there is no drawing; `no_timeline` then says why.
+    `timeline_svg` is a drawing; a longer pipeline comes as `timeline_page`, a page of its own to be
+    framed, `timeline_ranks` rows high; where there is neither, `no_timeline` says why.
     """
 
     microbatches: MicrobatchSweep | None = None
     bandwidth: BandwidthSweep | None = None
     timeline_svg: str = ""
+    timeline_page: str = ""
+    timeline_ranks: int = 0
     no_timeline: str = ""
 
 
