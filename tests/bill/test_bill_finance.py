@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gangsaw.bill.finance import (
+    RETROFIT_KEY,
     Ownership,
     Renting,
     break_even_years,
@@ -146,6 +147,15 @@ def test_ownership_from_the_book_names_what_it_leaves_out():
     assert 0.9 < rates.usd_per_device_hour < 1.9
     with pytest.raises(InputError, match=r"device_price\.abacus\.server"):
         ownership_of_book(BOOK, "abacus", 8)
+
+
+def test_retrofit_is_an_input_in_place_of_a_new_building():
+    figure = BOOK.get("facility.new-build.ai", "USD/W").model_copy(
+        update={"value": 4.0, "low": 3.0, "high": 6.0, "source": "quote"}
+    )
+    own = ownership_of_book(BOOK.override({RETROFIT_KEY: figure}), "h100-sxm", 8)
+    assert own.building_usd == pytest.approx(10_200 / 8 * 1.1 * 4.0)
+    assert RETROFIT_KEY in own.keys and "facility.new-build.ai" not in own.keys
 
 
 def test_wrong_inputs():

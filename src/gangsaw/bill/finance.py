@@ -16,6 +16,8 @@ from gangsaw.spec.invoice import RateItem, Rates
 from gangsaw.spec.price import PriceBook
 from gangsaw.units import HOUR_S
 
+RETROFIT_KEY = "facility.retrofit.site"
+"""The user's own figure for power and cooling put into an existing building."""
 HOURS_PER_YEAR = 8766.0
 HOURS_PER_MONTH = HOURS_PER_YEAR / 12
 
@@ -133,8 +135,9 @@ def ownership_of_book(
     else the bill says that it leaves them out. Raises InputError for a device without figures.
     """
     server_key, power_key = f"device_price.{device}.server", f"power.node.{device}"
-    usd = {"server": server_key, "building": "facility.new-build.ai"}
-    server = book.value(usd["server"], "USD/device")
+    # A retrofit has no public figure: it is the user's own, and stands in for a new building.
+    building_key = RETROFIT_KEY if book.has(RETROFIT_KEY) else "facility.new-build.ai"
+    server = book.value(server_key, "USD/device")
     share = book.value("network.capital.share", "frac")
     rated_w = book.value(power_key, "W") / devices_per_node
     network = 1 + book.value("power.network.share", "frac")
@@ -153,7 +156,7 @@ def ownership_of_book(
     fields: dict[str, object] = {
         "devices_usd": server,
         "fabric_usd": server * share / (1 - share),
-        "building_usd": rated_w * network * book.value(usd["building"], "USD/W"),
+        "building_usd": rated_w * network * book.value(building_key, "USD/W"),
         "life_years": book.value("depreciation.server.life", "years"),
         "building_life_years": book.value("depreciation.building.life", "years"),
         "residual_frac": book.value("residual.server.3y", "frac"),
@@ -163,7 +166,7 @@ def ownership_of_book(
         "staff_usd_per_year": staff,
         "maintenance_frac": maintenance,
         "keys": (
-            server_key, "network.capital.share", "facility.new-build.ai", power_key,
+            server_key, "network.capital.share", building_key, power_key,
             "power.network.share", "power.measured.share", "power.idle.share", "pue.site.new",
             "electricity.us.industrial", "depreciation.server.life", "depreciation.building.life",
             "residual.server.3y",
