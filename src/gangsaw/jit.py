@@ -3,8 +3,8 @@
 A cost formula is a plain Python function on floats and NamedTuples of floats, marked with
 `@kernel`. Calling it runs it interpreted, which answers at once. `compiled(fn)` gives the same
 body compiled by numba, with every kernel that it calls compiled too. The machine code is kept in
-the user's cache folder under a hash of all the sources that it was made from, so a changed
-formula never meets old code.
+the user's cache folder under a hash of all the code that it was made from, so a changed formula
+never meets old code.
 """
 
 from __future__ import annotations
@@ -40,15 +40,33 @@ def cache_dir() -> Path:
     return Path(base) / "gangsaw"
 
 
-def source_hash() -> str:
-    """Hash of every source file of the package and of what compiles it."""
-    digest = hashlib.sha256()
-    root = Path(__file__).parent
-    for room in ("cost", "simulate", "search", "schedule"):
-        for path in sorted((root / room).rglob("*.py")):
-            digest.update(path.read_bytes())
-    digest.update(Path(__file__).read_bytes())
-    digest.update(f"{sys.version}{platform.machine()}".encode())
+def code_hash(fn: Callable[..., Any]) -> str:
+    """Hash of a kernel's code, of all kernels that it calls, and of the constants they use."""
+    digest = hashlib.sha256(f"{sys.version}{platform.machine()}".encode())
+    seen: set[Callable[..., Any]] = set()
+
+    def add(one: Callable[..., Any]) -> None:
+        if one in seen:
+            return
+        seen.add(one)
+        code = one.__code__
+        digest.update(code.co_code)
+        digest.update(repr((code.co_names, code.co_varnames, one.__defaults__)).encode())
+        for const in code.co_consts:
+            if not isinstance(const, types.CodeType):
+                digest.update(repr(const).encode())
+        for name in sorted(_referenced(code)):
+            value = one.__globals__.get(name)
+            if getattr(value, _MARK, False) and inspect.isfunction(value):
+                add(value)
+            elif isinstance(value, int | float | tuple):
+                digest.update(f"{name}={value!r}".encode())
+            elif isinstance(value, type) and issubclass(value, tuple):
+                fields = getattr(value, "_fields", ())
+                defaults = getattr(value, "_field_defaults", {})
+                digest.update(f"{name}:{fields}{defaults}".encode())
+
+    add(fn)
     return digest.hexdigest()[:16]
 
 
@@ -62,10 +80,11 @@ def _compile(fn: Callable[..., Any], inner: bool) -> Callable[..., Any]:
     key = (fn, inner)
     if key in _compiled:
         return _compiled[key]
-    os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_dir() / f"jit-{source_hash()}"))
     import numba
 
     closed = _closed(fn)
+    settings: Any = numba.config
+    settings.CACHE_DIR = str(cache_dir() / f"jit-{code_hash(fn)}")
     if inner:
         # Its own name on disk: the two forms must not meet in the cache.
         closed.__qualname__ = f"{fn.__qualname__}_inner"

@@ -40,7 +40,7 @@ def command(
     fields = plan_fields(fixed)
     job, assumed = job_from(args, recipe)
     limits = limits_from(goals, fields, job)
-    from gangsaw.search.space import search
+    from gangsaw.search.search import search
 
     result = search(job, limits)
     result = result.model_copy(update={"notes": (*assumed, *result.notes)})

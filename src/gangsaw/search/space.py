@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from gangsaw.cost.ends import end_time
+from gangsaw.cost.evaluate import time_table
 from gangsaw.cost.legal import divisors, legal_tp
 from gangsaw.cost.lower import (
     Lowered,
@@ -18,15 +20,20 @@ from gangsaw.cost.lower import (
     layer_order,
     lower,
     schedule_code,
+    shape_of,
 )
+from gangsaw.cost.memory import end_memory, memory_table
 from gangsaw.cost.memory_doc import capacity_of, memory_state
 from gangsaw.cost.types import Array
 from gangsaw.errors import InputError
 from gangsaw.jit import compiled
 from gangsaw.search.blocks import (
     STRIDE_DP,
+    Tables,
     block_bounds,
     count_plans,
+    end_seconds,
+    layout,
     search_blocks,
     shard_groups,
 )
@@ -52,6 +59,7 @@ class Limits:
     fixed: Mapping[str, object] = field(default_factory=dict)
     top: int = 5
     fewer_devices: bool = False
+    exhaustive: bool = False
 
 
 @dataclass(frozen=True)
@@ -303,3 +311,28 @@ def with_devices(job: Job, devices: int) -> Job:
 def narrower(breadth: Breadth) -> Breadth:
     """The inner loops without partial recompute and hybrid sharding."""
     return replace(breadth, first_layers=NO, hybrid=NO)
+
+
+def layout_of(searched: Searched, plan: Plan) -> tuple[int, ...]:
+    """The stage layout that the search solved for a plan."""
+    job, low = searched.job, searched.low
+    space = space_of(job, searched.breadth, {})
+    cut, strides = (
+        cut_of(plan, job.recipe),
+        axis_strides(
+            plan.rank_order.split("-"),
+            {a: getattr(plan, a) for a in ("tp", "cp", "dp", "pp", "ep", "etp")},
+        ),
+    )
+    tables = Tables(
+        time_table(low.kinds, cut, low.device, low.net, strides, low.stack),
+        memory_table(low.kinds, cut, low.memory),
+        end_time(low.ends, cut, low.device, low.net, strides, low.stack),
+        end_memory(low.ends, cut, float(plan.pp), low.memory),
+    )
+    shape = shape_of(plan.schedule)
+    counts = compiled(layout)(
+        space, tables, plan.pp, plan.vpp, shape, plan.recompute == "full",
+        end_seconds(space, tables),
+    )  # fmt: skip
+    return tuple(int(n) for n in counts)

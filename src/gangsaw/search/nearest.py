@@ -1,0 +1,113 @@
+"""Where nothing fits or meets the goals: the plans that come nearest, and what each lacks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from gangsaw.cost.memory_doc import interval
+from gangsaw.search.estimate import plan_doc
+from gangsaw.search.ranking import finish
+from gangsaw.search.space import (
+    Limits,
+    Searched,
+    capacity_bytes,
+    narrower,
+    search_all,
+    stack_breadth,
+    with_devices,
+)
+from gangsaw.spec.job import Job
+
+Miss = dict[str, object]
+
+
+def _miss(searched: Searched, place: int, lacks: str, remedy: str) -> Miss:
+    ev = finish(searched, place)
+    peak = float(searched.found.peak[place])
+    capacity = capacity_bytes(searched.job)
+    return {
+        "plan": plan_doc(ev.plan, ev.counts).model_dump(mode="json"),
+        "devices": searched.job.cluster.devices,
+        "step_time_s": ev.cost.step,
+        "peak_bytes": peak,
+        "capacity_bytes": capacity,
+        "lacks": lacks,
+        "remedy": remedy,
+    }
+
+
+def smallest(job: Job, searched: Searched) -> Miss | None:
+    """The plan that holds least, and the memory that it lacks."""
+    if not len(searched.found.peak):
+        return None
+    place = int(np.argmin(searched.found.peak))
+    short = float(searched.found.peak[place]) - capacity_bytes(job)
+    lacks = f"{max(short, 0.0) / 2**30:.1f} GiB of device memory"
+    return _miss(searched, place, lacks, "a device with more memory")
+
+
+def with_offload(job: Job, limits: Limits) -> Miss | None:
+    """The fastest plan that fits with the optimizer (and activations) on the host."""
+    breadth = replace(
+        narrower(stack_breadth(job.stack.name)), offload=((0.0, 1.0), (0.0, 1.0)), slack=np.inf
+    )
+    fixed = {k: v for k, v in limits.fixed.items() if not k.startswith("offload")}
+    return _fastest_fit(search_all(job, fixed, breadth), "host memory in use", "offload to host")
+
+
+def with_more_devices(job: Job, limits: Limits) -> Miss | None:
+    """The smallest doubling of the devices on which something fits."""
+    fixed = {k: v for k, v in limits.fixed.items() if k not in ("dp", "num_microbatches")}
+    for times in (2, 4, 8, 16, 32):
+        more = with_devices(job, times * job.cluster.devices)
+        found = search_all(more, fixed, narrower(stack_breadth(job.stack.name)))
+        need = (times - 1) * job.cluster.devices
+        miss = _fastest_fit(found, f"{need} devices", f"{more.cluster.devices} devices")
+        if miss is not None:
+            return miss
+    return None
+
+
+def _fastest_fit(searched: Searched, lacks: str, remedy: str) -> Miss | None:
+    capacity = capacity_bytes(searched.job)
+    _, high = interval(1.0, searched.job.stack.memory_doubt_frac)
+    for limit in (capacity / high, capacity):
+        places = np.flatnonzero(searched.found.peak <= limit)
+        if len(places):
+            place = int(places[np.argmin(searched.found.step_s[places])])
+            return _miss(searched, place, lacks, remedy)
+    return None
+
+
+def missed_goal(searched: Searched, limits: Limits) -> Miss | None:
+    """The fastest plan that fits, where only deadline or budget are missed."""
+    miss = _fastest_fit(searched, "", "")
+    tokens = searched.job.recipe.tokens
+    if miss is None or tokens is None:
+        return None
+    steps = np.ceil(tokens / searched.job.recipe.tokens_per_step)
+    run_s = float(str(miss["step_time_s"])) * float(steps)
+    usd = run_s / 3600 * searched.job.cluster.devices * searched.job.cluster.usd_per_device_hour
+    said = []
+    if limits.deadline_s is not None and run_s > limits.deadline_s:
+        said.append(f"{(run_s - limits.deadline_s) / 86400:.1f} days")
+    if limits.budget_usd is not None and usd > limits.budget_usd:
+        said.append(f"{usd - limits.budget_usd:,.0f} USD")
+    if not said:
+        return None
+    miss["run_s"], miss["usd"] = run_s, usd
+    miss["lacks"] = " and ".join(said)
+    miss["remedy"] = "a later deadline or a larger budget"
+    return miss
+
+
+def nearest_misses(job: Job, limits: Limits, parts: list[Searched]) -> list[Miss]:
+    """What comes nearest, cheapest remedy first."""
+    goal = [m for m in (missed_goal(s, limits) for s in parts) if m is not None]
+    if goal:
+        return sorted(goal, key=lambda m: float(str(m["step_time_s"])))[:3]
+    found = [with_offload(job, limits), with_more_devices(job, limits)]
+    found += [smallest(s.job, s) for s in parts[:1]]
+    return [m for m in found if m is not None]

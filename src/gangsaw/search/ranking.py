@@ -1,0 +1,204 @@
+"""From all evaluated plans to the short list: who is listed, with which merit, and why.
+
+The list is ordered by step time. Plans that differ only in how state is sharded, in rank order or
+in sequence parallelism count as one choice, of which the fastest is shown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gangsaw.cost.memory_doc import interval
+from gangsaw.search.estimate import Evaluated, causes_of, evaluate
+from gangsaw.search.space import Searched, layout_of
+from gangsaw.spec import Plan
+from gangsaw.spec.result import PlanResult
+
+SAFE_SLACK, SIMPLE_SLACK = 1.2, 1.1
+"""How much slower than the fastest the safest and the simplest plan may be to be named."""
+LOOK = 4000
+"""Evaluated plans looked at, fastest first, for the distinct choices of the list."""
+WORTH_RISK = 0.97
+"""A plan that only may fit is listed where it is 3 % faster than all that do."""
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Merit:
+    """A place in the result arrays and what it is listed for."""
+
+    index: int
+    labels: tuple[str, ...]
+
+
+def choice_of(plan: Plan) -> tuple[object, ...]:
+    """What makes a plan another choice to a user."""
+    return (
+        plan.tp, plan.cp, plan.pp, plan.vpp, plan.dp, plan.ep, plan.etp, plan.mbs, plan.schedule,
+        plan.recompute, bool(plan.recompute_layers), plan.zero >= 3, plan.offload_optimizer > 0,
+        plan.offload_activations > 0,
+    )  # fmt: skip
+
+
+def complexity(plan: Plan) -> int:
+    """How many mechanisms a plan switches on."""
+    parts = [
+        plan.tp > 1, plan.cp > 1, plan.pp > 1, plan.ep > 1, plan.etp > 1, plan.vpp > 1,
+        plan.recompute != "none", plan.recompute_layers > 0, plan.zero >= 2, plan.zero >= 3,
+        plan.shard_group > 0, plan.offload_optimizer > 0, plan.offload_activations > 0,
+        plan.schedule not in ("1f1b", "interleaved"), plan.rank_order != "tp-cp-ep-dp-pp",
+    ]  # fmt: skip
+    return sum(parts)
+
+
+def fitting(searched: Searched, capacity: float) -> tuple[Mask, Mask]:
+    """Which plans surely fit (the whole 80 % interval of the peak), and which may."""
+    _, high = interval(1.0, searched.job.stack.memory_doubt_frac)
+    peak = searched.found.peak
+    return peak * high < capacity, peak <= capacity
+
+
+def distinct(searched: Searched, mask: Mask, wanted: int) -> list[int]:
+    """Places of the fastest plans of different choices, at most `wanted`."""
+    places = np.flatnonzero(mask)
+    if not len(places):
+        return []
+    times = searched.found.step_s[places]
+    many = min(LOOK, len(places))
+    first = np.argpartition(times, many - 1)[:many]
+    seen: set[tuple[object, ...]] = set()
+    out: list[int] = []
+    for place in places[first[np.lexsort((searched.found.peak[places[first]], times[first]))]]:
+        choice = choice_of(searched.plan_at(int(place)))
+        if choice not in seen:
+            seen.add(choice)
+            out.append(int(place))
+            if len(out) == wanted:
+                break
+    return out
+
+
+def safest(searched: Searched, mask: Mask, fastest_s: float) -> int | None:
+    """The plan with most headroom among those near the fastest."""
+    near = mask & (searched.found.step_s <= fastest_s * SAFE_SLACK)
+    if not near.any():
+        return None
+    places = np.flatnonzero(near)
+    peak = searched.found.peak[places]
+    low = places[peak <= peak.min() * 1.001]
+    return int(low[np.argmin(searched.found.step_s[low])])
+
+
+def simplest(searched: Searched, mask: Mask, fastest_s: float) -> int | None:
+    """The plan with the fewest mechanisms among those near the fastest; the fastest such."""
+    near = np.flatnonzero(mask & (searched.found.step_s <= fastest_s * SIMPLE_SLACK))
+    if not len(near):
+        return None
+    best, found = (math.inf, math.inf), None
+    order = near[np.argsort(searched.found.step_s[near], kind="stable")][: 5 * LOOK]
+    for place in order:
+        score = (complexity(searched.plan_at(int(place))), float(searched.found.step_s[place]))
+        if score < best:
+            best, found = score, int(place)
+    return found
+
+
+def short_list(searched: Searched, capacity: float, top: int) -> list[Merit]:
+    """The places that are listed, with their merits, fastest first."""
+    sure, maybe = fitting(searched, capacity)
+    mask = sure if sure.any() else maybe
+    if not mask.any():
+        return []
+    labels: dict[int, list[str]] = {}
+    listed = distinct(searched, mask, top)
+    fastest = listed[0]
+    fastest_s = float(searched.found.step_s[fastest])
+    for place in listed:
+        labels.setdefault(place, [])
+    labels[fastest].append("fastest")
+    for name, found in (
+        ("safest", safest(searched, mask, fastest_s)),
+        ("simplest", simplest(searched, mask, fastest_s)),
+    ):
+        if found is not None:
+            labels.setdefault(found, []).append(name)
+    if sure.any():
+        risky = distinct(searched, maybe & ~sure, 1)
+        if risky and searched.found.step_s[risky[0]] < WORTH_RISK * fastest_s:
+            labels.setdefault(risky[0], []).append("fastest if it fits")
+    order = sorted(labels, key=lambda i: float(searched.found.step_s[i]))
+    return [Merit(i, tuple(labels[i])) for i in order]
+
+
+def pareto_places(searched: Searched, mask: Mask, most: int = 12) -> list[int]:
+    """Plans that no other beats in both time and memory, thinned to at most `most`."""
+    places = np.flatnonzero(mask)
+    if not len(places):
+        return []
+    order = places[np.lexsort((searched.found.peak[places], searched.found.step_s[places]))]
+    peak = searched.found.peak[order]
+    running = np.minimum.accumulate(peak)
+    front = order[np.concatenate(([True], peak[1:] < running[:-1] * 0.995))]
+    if len(front) <= most:
+        return [int(i) for i in front]
+    pick = np.unique(np.linspace(0, len(front) - 1, most).round().astype(int))
+    return [int(i) for i in front[pick]]
+
+
+def finish(searched: Searched, place: int) -> Evaluated:
+    """The plan at a place with its solved stage layout, evaluated once more by itself."""
+    plan = searched.plan_at(place)
+    counts = layout_of(searched, plan)
+    return evaluate(searched.job, plan.model_copy(update={"stages": counts}), searched.low)
+
+
+def words_of(plan: Plan) -> str:
+    """A plan in a few words."""
+    parts = [f"{a.upper()}{getattr(plan, a)}" for a in ("tp", "cp", "pp", "ep", "dp")]
+    shown = [p for p in parts if not p.endswith(("TP1", "CP1", "PP1", "EP1")) or p == "DP1"]
+    return " ".join(shown) or "one device"
+
+
+def why_faster(mine: Evaluated, other: Evaluated) -> str:
+    """In one line why a plan beats the next of the list."""
+    a, b = causes_of(mine.cost), causes_of(other.cost)
+    gain = other.cost.step / mine.cost.step - 1.0
+    saved = {k: b[k] - a[k] for k in a}
+    best = sorted(saved, key=lambda k: -saved[k])[:2]
+    shown = [k for k in best if saved[k] > 0.002 * other.cost.step]
+    less = ", ".join(f"{k} {100 * saved[k] / other.cost.step:.1f} %" for k in shown)
+    worst = min(saved, key=lambda k: saved[k])
+    text = f"{100 * gain:.1f} % faster than {words_of(other.plan)}"
+    if less:
+        text += f": saves {less}"
+    if saved[worst] < -0.002 * other.cost.step:
+        text += f"; pays {worst} {-100 * saved[worst] / other.cost.step:.1f} %"
+    return text
+
+
+def whys(rows: Sequence[tuple[Evaluated, tuple[str, ...], PlanResult]]) -> list[PlanResult]:
+    """The results with a line each on why it beats the next, or what it is listed for."""
+    out = []
+    for i, (ev, labels, result) in enumerate(rows):
+        if i + 1 < len(rows):
+            text = why_faster(ev, rows[i + 1][0])
+        else:
+            slower = ev.cost.step / rows[0][0].cost.step - 1.0
+            text = f"{100 * slower:.1f} % slower than the fastest" if i else result.why
+        if "safest" in labels:
+            text += f"; {100 * result.memory.headroom_frac:.0f} % of memory free"
+        if "simplest" in labels:
+            text += f"; {complexity(ev.plan)} mechanisms switched on"
+        out.append(result.model_copy(update={"labels": labels, "why": text}))
+    return out
+
+
+def with_label(merits: list[Merit], place: int, label: str) -> list[Merit]:
+    """The merits with one more label at a place."""
+    return [replace(m, labels=(*m.labels, label)) if m.index == place else m for m in merits]

@@ -1,0 +1,249 @@
+"""The whole search: evaluate all legal plans, keep to the limits, list the best."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gangsaw.cost.legal import check_schedule, check_shapes
+from gangsaw.errors import InputError
+from gangsaw.search.estimate import Evaluated, plan_doc, plan_result
+from gangsaw.search.probability import best_probabilities
+from gangsaw.search.ranking import (
+    Mask,
+    Merit,
+    distinct,
+    finish,
+    fitting,
+    pareto_places,
+    short_list,
+    whys,
+)
+from gangsaw.search.space import (
+    Breadth,
+    Limits,
+    Searched,
+    capacity_bytes,
+    device_counts,
+    exhaustive,
+    legal_plans,
+    narrower,
+    search_all,
+    stack_breadth,
+    with_devices,
+)
+from gangsaw.spec.job import Job
+from gangsaw.spec.plan import Plan
+from gangsaw.spec.result import PlanListResult, PlanResult, SearchedDoc
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """One device count searched, and its short list."""
+
+    searched: Searched
+    merits: list[Merit]
+
+
+def breadth_of(job: Job, limits: Limits) -> Breadth:
+    """How far the inner loops go, from the stack and from what the user fixed."""
+    breadth = stack_breadth(job.stack.name)
+    offload = tuple(
+        (float(str(limits.fixed.get(f"offload_{what}", 0.0))),)
+        for what in ("optimizer", "activations")
+    )
+    breadth = replace(breadth, offload=(offload[0], offload[1]))
+    if limits.exhaustive:
+        return exhaustive(breadth)
+    return narrower(breadth) if limits.fewer_devices else breadth
+
+
+def run_mask(searched: Searched, limits: Limits) -> Mask:
+    """Plans that keep to deadline and budget."""
+    job, step = searched.job, searched.found.step_s
+    mask = np.ones(len(step), dtype=bool)
+    tokens = job.recipe.tokens
+    if tokens is None:
+        return mask
+    steps = np.ceil(tokens / job.recipe.tokens_per_step)
+    if limits.deadline_s is not None:
+        mask &= step * steps <= limits.deadline_s
+    if limits.budget_usd is not None:
+        hours = step.astype(np.float64) * steps * job.cluster.devices / 3600.0
+        mask &= hours * job.cluster.usd_per_device_hour <= limits.budget_usd
+    return mask
+
+
+def only(searched: Searched, mask: Mask) -> Searched:
+    """The search with only the plans of a mask."""
+    if mask.all():
+        return searched
+    found = searched.found
+    kept = found._replace(
+        codes=found.codes[mask], owner=found.owner[mask], step_s=found.step_s[mask],
+        peak=found.peak[mask],
+    )  # fmt: skip
+    return replace(searched, found=kept)
+
+
+def matches(plan: Plan, fixed: Mapping[str, object]) -> bool:
+    """Whether a plan has every field that the user fixed."""
+    for name in ("recompute_layers", "shard_group"):
+        wanted = fixed.get(name)
+        if wanted is not None and int(str(wanted)) != getattr(plan, name):
+            return False
+    return True
+
+
+def refine(searched: Searched, fixed: Mapping[str, object]) -> Searched:
+    """Only the plans with the fixed partial recompute and shard group, where these are fixed."""
+    if fixed.get("recompute_layers") is None and fixed.get("shard_group") is None:
+        return searched
+    keep = np.fromiter(
+        (matches(searched.plan_at(i), fixed) for i in range(len(searched.found.codes))),
+        dtype=bool, count=len(searched.found.codes),
+    )  # fmt: skip
+    return only(searched, keep)
+
+
+def check_fixed_legal(job: Job, limits: Limits) -> None:
+    """Raise InputError where what the user fixed cannot be legal on its own."""
+    known = {k: v for k, v in limits.fixed.items() if k in Plan.model_fields}
+    try:
+        plan = Plan.model_validate(known)
+    except ValueError:
+        return
+    check_shapes(job.model, plan, job.recipe.seq_len)
+    if "pp" in known and "num_microbatches" in known:
+        check_schedule(job.model, plan, job.stack.name)
+
+
+def search_counts(job: Job, limits: Limits, breadth: Breadth) -> Iterator[Searched]:
+    """Search every device count that the limits allow."""
+    for devices in device_counts(job, limits):
+        part = with_devices(job, devices)
+        if job.recipe.global_batch and devices:
+            yield refine(
+                search_all(part, limits.fixed, breadth, limits.headroom_frac), limits.fixed
+            )
+
+
+def rank(parts: list[Searched], limits: Limits) -> list[Ranked]:
+    """Short lists of all device counts, keeping to the goals."""
+    out = []
+    for searched in parts:
+        inside = only(searched, run_mask(searched, limits))
+        capacity = capacity_bytes(searched.job, limits.headroom_frac)
+        merits = short_list(inside, capacity, limits.top)
+        if merits:
+            out.append(Ranked(inside, merits))
+    return out
+
+
+def finished(ranked: list[Ranked]) -> list[tuple[Evaluated, tuple[str, ...], PlanResult]]:
+    """Results of all listed plans of all device counts, fastest first."""
+    rows = []
+    for part in ranked:
+        for merit in part.merits:
+            ev = finish(part.searched, merit.index)
+            rows.append((ev, merit.labels, plan_result(ev)))
+    rows.sort(key=lambda r: (r[2].step_time_s, r[2].memory.peak_bytes))
+    if not rows:
+        return []
+    cheap = min(rows, key=lambda r: r[2].bill.usd_per_million_tokens)
+    return [(e, (*la, "cheapest") if r is cheap[2] else la, r) for e, la, r in rows]
+
+
+def trimmed(
+    rows: list[tuple[Evaluated, tuple[str, ...], PlanResult]], ranked: list[Ranked], top: int
+) -> list[tuple[Evaluated, tuple[str, ...], PlanResult]]:
+    """The list with each merit named once over all device counts, at most `top` and the merits."""
+    if len(ranked) > 1:
+        seen: set[str] = set()
+        named = []
+        for ev, labels, result in rows:
+            fresh = tuple(x for x in labels if x not in seen)
+            seen.update(fresh)
+            named.append((ev, fresh, result))
+        rows = named
+    best = rows[:top]
+    return best + [r for r in rows[top:] if r[1]]
+
+
+def search(job: Job, limits: Limits) -> PlanListResult:
+    """Ranked plans of a job; where nothing fits `plans` is empty and `nearest` says what lacks."""
+    began = time.perf_counter()
+    check_fixed_legal(job, limits)
+    breadth = breadth_of(job, limits)
+    parts = list(search_counts(job, limits, breadth))
+    ranked = rank(parts, limits)
+    evaluated = sum(len(s.found.codes) for s in parts)
+    fit = sum(int(fitting(s, capacity_bytes(s.job, limits.headroom_frac))[1].sum()) for s in parts)
+    legal = sum(legal_plans(s.job, limits.fixed, breadth) for s in parts)
+    if legal == 0:
+        raise InputError(no_legal(job, limits))
+    rows = trimmed(finished(ranked), ranked, limits.top) if ranked else []
+    plans = whys(rows)
+    chances = best_probabilities([r[0] for r in rows])
+    plans = [
+        p.model_copy(update={"best_prob_frac": c}) for p, c in zip(plans, chances, strict=True)
+    ]
+    from gangsaw.search.nearest import nearest_misses
+
+    nearest = () if plans else nearest_misses(job, limits, parts)
+    pareto: list[PlanResult] = []
+    if ranked:
+        first = ranked[0].searched
+        sure, maybe = fitting(first, capacity_bytes(first.job, limits.headroom_frac))
+        places = pareto_places(first, sure if sure.any() else maybe)
+        pareto = [plan_result(finish(first, i)) for i in places]
+    return PlanListResult(
+        model=job.model.name,
+        cluster=f"{job.cluster.name}:{job.cluster.devices}",
+        recipe=job.recipe.model_dump(mode="json"),
+        stack=job.stack.name,
+        searched=SearchedDoc(
+            plans=evaluated, legal=legal, fit=fit, wall_s=time.perf_counter() - began
+        ),
+        plans=tuple(plans),
+        pareto=tuple(pareto),
+        nearest=tuple(nearest),
+        notes=search_notes(job, breadth, limits),
+    )
+
+
+def no_legal(job: Job, limits: Limits) -> str:
+    """Why there is no legal plan at all, in one line."""
+    fixed = " ".join(f"{k}={v}" for k, v in limits.fixed.items()) or "nothing fixed"
+    return (
+        f"no legal plan: tp x cp x pp x dp = {job.cluster.devices} devices with dp x mbs x"
+        f" num_microbatches = {job.recipe.global_batch} sequences has no solution for"
+        f" {job.model.name} ({fixed}); choose a global batch that more degrees divide"
+    )
+
+
+def search_notes(job: Job, breadth: Breadth, limits: Limits) -> tuple[str, ...]:
+    """What was searched and what was not."""
+    notes = [f"schedules searched: {', '.join(breadth.schedules)}"]
+    if not limits.exhaustive:
+        notes.append(
+            f"plans that cannot fit or come within {breadth.slack:g} x the fastest are passed over"
+            " unevaluated; --exhaustive evaluates them too"
+        )
+    if job.stack.name == "unknown":
+        notes.append("no --stack: a mixture of software generations, hence wide intervals")
+    return tuple(notes)
+
+
+def doc_of(ev: Evaluated) -> dict[str, object]:
+    """A plan as plain values for the nearest misses."""
+    return plan_doc(ev.plan, ev.counts).model_dump(mode="json")
+
+
+def fastest_of(searched: Searched, mask: Mask) -> int | None:
+    """Place of the fastest plan of a mask."""
+    places = distinct(searched, mask, 1)
+    return places[0] if places else None
