@@ -1,0 +1,54 @@
+"""Timelines of a plan under several schedules: named, against another, synthesised, two-way."""
+
+import numpy as np
+import pytest
+
+from gangsaw.errors import InputError
+from gangsaw.read.clusters import load_cluster
+from gangsaw.read.models import load_model
+from gangsaw.read.stacks import load_stack
+from gangsaw.search.timeline import evaluated_schedules
+from gangsaw.spec.job import Job
+from gangsaw.spec.plan import Plan
+from gangsaw.spec.recipe import Recipe
+
+
+@pytest.fixture(scope="module")
+def job():
+    return Job(
+        model=load_model("llama-3.1-70b"),
+        recipe=Recipe(seq_len=4096, global_batch=32),
+        cluster=load_cluster("h100-sxm:64"),
+        stack=load_stack("megatron-core-te"),
+    )
+
+
+def plan(**changed):
+    base = {"tp": 8, "pp": 4, "dp": 2, "mbs": 1, "num_microbatches": 16, "schedule": "1f1b"}
+    return Plan(**{**base, **changed})
+
+
+def test_against_keeps_the_plan_and_has_its_own_chunks(job):
+    (one, first), (two, second) = evaluated_schedules(job, plan(), "zb-v")
+    assert (one.name, two.name) == ("1f1b", "zb-v")
+    assert two.chunks == 2 and second.makespan_s < first.makespan_s
+    # The same work, to the rounding of stage times; memory as 1F1B's on the first rank.
+    work = first.by_cause_s()["compute"]
+    assert second.by_cause_s()["compute"] == pytest.approx(work, rel=0.01)
+    assert second.memory.peak_bytes.max() == pytest.approx(first.memory.peak_bytes[0], rel=0.1)
+    with pytest.raises(InputError, match="is not known"):
+        evaluated_schedules(job, plan(), "nope")
+
+
+def test_auto_is_within_memory_and_not_slower(job):
+    ((_, named),) = evaluated_schedules(job, plan())
+    ((schedule, auto),) = evaluated_schedules(job, plan(schedule="auto"))
+    assert auto.makespan_s <= named.makespan_s
+    assert auto.memory.peak_bytes.max() < job.cluster.device.memory_bytes
+    assert schedule.microbatches == 16
+
+
+def test_two_way_pipe_runs_both_copies(job):
+    ((schedule, made),) = evaluated_schedules(job, plan(schedule="dualpipe"))
+    assert schedule.pipes == 2 and schedule.total_microbatches == 16
+    assert np.all(made.idle_s() < made.makespan_s)
