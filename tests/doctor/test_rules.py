@@ -366,7 +366,7 @@ CASES = {
 # Rules that need a cluster: (file, cluster) that breaks, (file, cluster) that does not.
 ON_CLUSTER = {
     "WS007": ((megatron(MOE, nodes=1, num_layers=32, tensor_model_parallel_size=1, sequence_parallel=NO, pipeline_model_parallel_size=1, expert_model_parallel_size=8), "a100-sxm-80g:8"), (megatron(MOE, nodes=8, pipeline_model_parallel_size=1, expert_model_parallel_size=8), "a100-sxm-80g:64")),
-    "WS022": ((deepspeed({"zero_optimization.stage": 3}, {"per_device_train_batch_size": 1, "max_seq_length": 512}, nodes=8), "a100-sxm-80g:64"), (deepspeed({"zero_optimization.stage": 3}, {"per_device_train_batch_size": 8}, nodes=8), "h100-sxm:64")),
+    "WS022": ((deepspeed({"zero_optimization.stage": 3}, {"per_device_train_batch_size": 1, "max_seq_length": 256}, nodes=8), "a100-sxm-80g:64"), (deepspeed({"zero_optimization.stage": 3}, {"per_device_train_batch_size": 8}, nodes=8), "h100-sxm:64")),
     "WS023": ((deepspeed({"zero_optimization.stage": 3, "zero_optimization.offload_optimizer": {"device": "cpu"}}, {"model_name_or_path": "meta-llama/Llama-3.1-405B"}), "h100-sxm:8"), (deepspeed({"zero_optimization.stage": 3, "zero_optimization.offload_optimizer": {"device": "cpu"}}), "h100-sxm:8")),
     "WS024": ((megatron(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1, tensor_model_parallel_size=4, nodes=16), "h100-sxm:128"), (megatron(nodes=4), "h100-sxm:32")),
     "WS025": ((megatron(nodes=16, seq_length=512, global_batch_size=2048), "h100-sxm:128"), (megatron(), "h100-sxm:32")),

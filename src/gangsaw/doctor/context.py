@@ -186,7 +186,8 @@ def _network(launch: LaunchFile, names: dict[str, Any], cluster: ClusterSpec | N
             share = 8.0 if plan.recompute == "full" else 6.0
             flops = share * params / (plan.tp * plan.pp) * tokens
             peak = cluster.device.peak_flops_per_s.get("bf16", 1e15)
-            moved = 6.0 * params / (plan.tp * plan.pp)
+            # A ring passes every node boundary once on all of the node's links together.
+            moved = 6.0 * params / (plan.pp * cluster.host.devices)
             names["sharding_gbs"] = moved / (flops / (0.5 * peak)) / GB
             tier = next((t for t in cluster.tiers if t.devices > cluster.host.devices), None)
             if tier is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from gangsaw.doctor.hang import parse_hang
 from gangsaw.doctor.oom_message import OomMessage, parse_message
 from gangsaw.doctor.predict import changed, full_estimate, job_of
 from gangsaw.doctor.tensors import Tensor, padded_vocab, tensors, tokens_of
@@ -47,7 +48,7 @@ class OomResult(Document):
     requested_bytes: float | None
     named: bool = Field(description="whether a tensor's size agrees to 1 %")
     matches: tuple[Match, ...] = ()
-    cause: str = Field(description="fragmentation, shortage, host or too large")
+    cause: str = Field(description="fragmentation, shortage, host, too large, or hang")
     explanation: tuple[str, ...] = ()
     repairs: tuple[Repair, ...] = ()
     predicted_peak_bytes: float | None = None
@@ -67,6 +68,12 @@ def explain_oom(
     Raises InputError when `message` holds no out-of-memory message. Without a cluster one is
     taken whose device has the capacity that the message states.
     """
+    hang = parse_hang(message, cluster)
+    if hang is not None and "ut of memory" not in message:
+        return OomResult(
+            kind="timeout", requested_bytes=None, named=False, cause="hang",
+            explanation=(hang.explanation,), cluster=cluster.name if cluster else "",
+        )  # fmt: skip
     said = parse_message(message)
     notes: list[str] = []
     if cluster is None:

@@ -120,7 +120,9 @@ def oom_text(result: OomResult, console: Console) -> None:
     size = "" if result.requested_bytes is None else f" {format_gib(result.requested_bytes)}"
     named = result.matches[0].tensor if result.named else "no tensor of this plan has that size"
     if result.requested_bytes is None:
-        named = "host memory" if result.kind == "host" else "the request is not stated"
+        named = {"host": "host memory", "timeout": "a collective timed out"}.get(
+            result.kind, "the request is not stated"
+        )
     console.print(Text(f"Asked for{size}: {named}", style="bold"))
     for line in result.explanation:
         console.print(Text(line))
