@@ -60,6 +60,9 @@ FLAGS = {
     "export": RECIPE | PLAN | OUTPUT | {"--to", "--out"},
     "import": OUTPUT,
     "model": OUTPUT | {"--seq-len"},
+    "measure": OUTPUT
+    | {"--out", "--precision", "--ranks", "--seconds", "--seq-len", "--sustained"},
+    "reconcile": RECIPE | PLAN | OUTPUT | {"--cluster", "--model", "--step", "--write-cluster"},
     "validate": OUTPUT | {"--calibrate"},
     "schema": OUTPUT,
 }
@@ -77,6 +80,8 @@ ARGUMENTS = {
     "export": ["model", "cluster"],
     "import": ["file"],
     "model": ["model"],
+    "measure": ["model"],
+    "reconcile": ["source", "predicted"],
     "validate": ["file"],
     "calibrate": ["file"],
     "schema": ["verb"],

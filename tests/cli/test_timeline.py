@@ -63,7 +63,7 @@ def test_files(ending, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("--schedule", "auto"), "auto"),
+        (("--schedule", "spiral"), "spiral"),
         (("--out", "t.png"), ".svg"),
         (("--out", "/nowhere/t.svg"), "/nowhere"),
     ],

@@ -91,3 +91,15 @@ def test_every_cause_has_a_title_a_meaning_a_colour_and_a_letter():
 def test_causes_are_spelled_out_in_reasons():
     said = words.spelled("saves tp_comm 5.0 %, bubble 1.0 %; pays dp_comm 3.0 %")
     assert said == "saves TP communication 5.0 %, bubble 1.0 %; pays DP communication 3.0 %"
+
+
+def test_a_miss_of_a_search_says_what_it_lacks_and_what_helps():
+    plan = plans()[0].plan.model_dump()
+    said = miss_text(
+        {
+            "plan": plan, "devices": 128, "step_time_s": 10.8, "peak_bytes": 70 * 2.0**30,
+            "capacity_bytes": 79 * 2.0**30, "lacks": "120 devices", "remedy": "128 devices",
+        }
+    )  # fmt: skip
+    assert said.startswith("lacks 120 devices: TP 8 CP 1 PP 16x7 DP 128 EP 1 ETP 1")
+    assert said.endswith("with 128 devices, 10.8 s a step, 70.0 GiB where 79.0 GiB fit")

@@ -15,6 +15,7 @@ from gangsaw.spec.result import (
     CollectiveDoc,
     EstimateResult,
     MemoryDoc,
+    PlanDoc,
     PlanListResult,
     PlanResult,
 )
@@ -244,7 +245,9 @@ def _nearest(result: PlanListResult, console: Console) -> None:
 
 
 def miss_text(miss: Mapping[str, object]) -> str:
-    """A plan that nearly fits, in a line: what it is, and what it lacks."""
+    """A plan that nearly fits, in a line: what it is, what it lacks, what would help."""
+    if {"plan", "lacks", "remedy"} <= set(miss) and isinstance(miss["plan"], Mapping):
+        return _miss_of_plan(PlanDoc.model_validate(miss["plan"]), miss)
     parts: list[str] = []
     for key, value in miss.items():
         if isinstance(value, Mapping):
@@ -259,6 +262,19 @@ def miss_text(miss: Mapping[str, object]) -> str:
         else:
             parts.append(str(value) if isinstance(value, str) else f"{_title(key)} {value}")
     return "; ".join(parts)
+
+
+def _miss_of_plan(plan: PlanDoc, miss: Mapping[str, object]) -> str:
+    said = f"lacks {miss['lacks']}" if miss["lacks"] else "misses a goal"
+    figures = []
+    if miss["remedy"]:
+        figures.append(f"with {miss['remedy']}")
+    if isinstance(time_s := miss.get("step_time_s"), (int, float)):
+        figures.append(f"{format_s(time_s)} a step")
+    peak, capacity = miss.get("peak_bytes"), miss.get("capacity_bytes")
+    if isinstance(peak, (int, float)) and isinstance(capacity, (int, float)):
+        figures.append(f"{format_gib(peak)} where {format_gib(capacity)} fit")
+    return f"{said}: {words.in_words(plan)}; {', '.join(figures)}"
 
 
 def _title(key: str) -> str:
