@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ SAFE_SLACK, SIMPLE_SLACK = 1.2, 1.1
 LOOK = 4000
 """Evaluated plans looked at, fastest first, for the distinct choices of the list."""
 WORTH_RISK = 0.97
-"""A plan that only may fit is listed where it is 3 % faster than all that do."""
+"""A plan that only may fit is mentioned where it is 3 % faster than all that surely do."""
 
 Mask = NDArray[np.bool_]
 
@@ -128,12 +128,19 @@ def short_list(searched: Searched, capacity: float, top: int) -> list[Merit]:
     ):
         if found is not None:
             labels.setdefault(found, []).append(name)
-    if sure.any():
-        risky = distinct(searched, maybe & ~sure, 1)
-        if risky and searched.found.step_s[risky[0]] < WORTH_RISK * fastest_s:
-            labels.setdefault(risky[0], []).append("fastest if it fits")
     order = sorted(labels, key=lambda i: float(searched.found.step_s[i]))
     return [Merit(i, tuple(labels[i])) for i in order]
+
+
+def risky_faster(searched: Searched, capacity: float, fastest_s: float) -> int | None:
+    """A plan that only may fit (capacity lies in its interval) and is clearly faster, or None."""
+    sure, maybe = fitting(searched, capacity)
+    if not sure.any():
+        return None
+    risky = distinct(searched, maybe & ~sure, 1)
+    if risky and searched.found.step_s[risky[0]] < WORTH_RISK * fastest_s:
+        return risky[0]
+    return None
 
 
 def pareto_places(searched: Searched, mask: Mask, most: int = 12) -> list[int]:
@@ -197,8 +204,3 @@ def whys(rows: Sequence[tuple[Evaluated, tuple[str, ...], PlanResult]]) -> list[
             text += f"; {complexity(ev.plan)} mechanisms switched on"
         out.append(result.model_copy(update={"labels": labels, "why": text}))
     return out
-
-
-def with_label(merits: list[Merit], place: int, label: str) -> list[Merit]:
-    """The merits with one more label at a place."""
-    return [replace(m, labels=(*m.labels, label)) if m.index == place else m for m in merits]

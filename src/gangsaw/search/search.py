@@ -10,17 +10,18 @@ import numpy as np
 
 from gangsaw.cost.legal import check_schedule, check_shapes
 from gangsaw.errors import InputError
-from gangsaw.search.estimate import Evaluated, plan_doc, plan_result
+from gangsaw.search.estimate import Evaluated, plan_result
 from gangsaw.search.probability import best_probabilities
 from gangsaw.search.ranking import (
     Mask,
     Merit,
-    distinct,
     finish,
     fitting,
     pareto_places,
+    risky_faster,
     short_list,
     whys,
+    words_of,
 )
 from gangsaw.search.space import (
     Breadth,
@@ -211,7 +212,10 @@ def search(job: Job, limits: Limits) -> PlanListResult:
         plans=tuple(plans),
         pareto=tuple(pareto),
         nearest=tuple(nearest),
-        notes=search_notes(job, breadth, limits),
+        notes=(
+            *(risky_note(ranked, limits, plans[0].step_time_s) if plans else ()),
+            *search_notes(job, breadth, limits),
+        ),
     )
 
 
@@ -222,6 +226,23 @@ def no_legal(job: Job, limits: Limits) -> str:
         f"no legal plan: tp x cp x pp x dp = {job.cluster.devices} devices with dp x mbs x"
         f" num_microbatches = {job.recipe.global_batch} sequences has no solution for"
         f" {job.model.name} ({fixed}); choose a global batch that more degrees divide"
+    )
+
+
+def risky_note(ranked: list[Ranked], limits: Limits, fastest_s: float) -> tuple[str, ...]:
+    """A line on a faster plan whose memory only may fit, where there is one."""
+    if not ranked:
+        return ()
+    first = ranked[0].searched
+    place = risky_faster(first, capacity_bytes(first.job, limits.headroom_frac), fastest_s)
+    if place is None:
+        return ()
+    plan = first.plan_at(place)
+    gain = 100 * (fastest_s / float(first.found.step_s[place]) - 1.0)
+    return (
+        f"{gain:.1f} % faster if it fits, which is not sure: {words_of(plan)} mbs {plan.mbs}"
+        f" {plan.schedule} vpp {plan.vpp} recompute {plan.recompute} zero {plan.zero}, peak"
+        f" {float(first.found.peak[place]) / 2**30:.1f} GiB",
     )
 
 
@@ -236,14 +257,3 @@ def search_notes(job: Job, breadth: Breadth, limits: Limits) -> tuple[str, ...]:
     if job.stack.name == "unknown":
         notes.append("no --stack: a mixture of software generations, hence wide intervals")
     return tuple(notes)
-
-
-def doc_of(ev: Evaluated) -> dict[str, object]:
-    """A plan as plain values for the nearest misses."""
-    return plan_doc(ev.plan, ev.counts).model_dump(mode="json")
-
-
-def fastest_of(searched: Searched, mask: Mask) -> int | None:
-    """Place of the fastest plan of a mask."""
-    places = distinct(searched, mask, 1)
-    return places[0] if places else None
