@@ -19,7 +19,7 @@ PLAN = {
     "--zero", "--shard-group", "--sequence-parallel", "--no-sequence-parallel", "--offload",
     "--stages", "--rank-order", "--plan",
 }  # fmt: skip
-LIMITS = {"--deadline", "--budget", "--max-devices", "--headroom", "--top"}
+LIMITS = {"--deadline", "--budget", "--max-devices", "--headroom", "--top", "--exhaustive"}
 OUTPUT = {"--json", "--seed"}
 THRESHOLD = {
     "--over", "--range", "--map", "--objective", "--energy-price", "--robust", "--html",

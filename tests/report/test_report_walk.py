@@ -54,6 +54,7 @@ def test_a_number_is_said_in_the_unit_of_its_name(key, value, said):
 def test_labels_drop_the_unit():
     assert label("step_time_s") == "step time"
     assert label("link_bytes_per_s") == "link"
+    assert label("bubble_frac") == "bubble share"
 
 
 def test_a_walk_shows_every_step_reason_and_trial():
@@ -64,3 +65,14 @@ def test_a_walk_shows_every_step_reason_and_trial():
     for said in ("1. One layer", "memory of a layer decides", "1.00 GiB", "0.500 GiB", "1.50 ms"):
         assert said in text
     assert max(map(len, text.split("\n"))) <= 100
+
+
+def test_the_chosen_row_is_marked_and_the_conclusion_comes_last():
+    console = Console(width=100, no_color=True, highlight=False, markup=False, emoji=False)
+    rows = ({"tp": 1, "chosen": False}, {"tp": 2, "chosen": True})
+    with console.capture() as capture:
+        explain_text({"title": "T", "conclusion": "so TP 2", "layers": rows}, console)
+    lines = [line.split() for line in capture.get().splitlines() if line.strip()]
+    assert [">", "2"] in lines
+    assert ["1"] in lines
+    assert lines[-1] == ["so", "TP", "2"]

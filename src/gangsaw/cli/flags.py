@@ -177,6 +177,9 @@ class LimitFlags:
         Text, _flag("--headroom", "FRAC", "memory to leave free, as 0.1 or 10%", _L)
     ] = None
     top: Annotated[Text, _flag("--top", "N", "plans to list [5]", _L)] = None
+    exhaustive: Annotated[
+        bool, _switch("--exhaustive", "evaluate also plans that cannot be the best", _L)
+    ] = False
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,8 @@ def command(
     if path is not None and result.plans:
         write_list_report(path, job, result)
         screen.note(f"report: {path}")
+    elif path is not None:
+        screen.note("no report is written: nothing fits")
     if not result.plans:
         raise NoPlanFitsError(
             f"no plan fits: {result.searched.legal:,} legal plans, the nearest are"
@@ -86,6 +88,7 @@ def limits_from(flags: LimitFlags, fields: dict[str, object], job: Job) -> Limit
         fixed=fields,
         top=top,
         fewer_devices=most is not None,
+        exhaustive=flags.exhaustive,
     )
 
 

@@ -12,6 +12,7 @@ from gangsaw.cli.flags import OutputFlags, VerbArg, takes
 DOCUMENTS = {
     "plan": "gangsaw.spec.result:PlanListResult",
     "estimate": "gangsaw.spec.result:EstimateResult",
+    "explain": "gangsaw.search.explain:ExplainResult",
     "bill": "gangsaw.search.site:FullBill",
     "threshold": "gangsaw.search.answer:ThresholdAnswer",
     "scorecard": "gangsaw.search.scorecard:Scorecard",

@@ -31,7 +31,9 @@ SUFFIXES = (
 )
 """How a number is printed, by the unit that ends its name; the first that fits counts."""
 
-MOST_COLUMNS = 9
+MOST_COLUMNS = 11
+LAST = ("conclusion",)
+"""Keys that are said after the tables of their object."""
 
 
 def explain_text(document: object, console: Console) -> None:
@@ -70,7 +72,7 @@ def label(key: str) -> str:
     """A key without its unit, as words."""
     for suffix, _ in SUFFIXES:
         if key.endswith(suffix) and key != suffix.lstrip("_"):
-            key = key.removesuffix(suffix)
+            key = key.removesuffix(suffix) + (" share" if suffix == "_frac" else "")
             break
     return key.replace("_", " ")
 
@@ -82,7 +84,7 @@ def document_text(document: Mapping[str, object], console: Console, depth: int =
         console.print(Text(head, style="bold"))
     indent = (0, 0, 0, 2 * min(depth, 2))
     for key, value in document.items():
-        if key in ("title", "name") or _rows(value) or _is_document(value):
+        if key in ("title", "name", *LAST) or _rows(value) or _is_document(value):
             continue
         if value not in (None, "", (), []):
             text = cell(key, value)
@@ -101,6 +103,9 @@ def document_text(document: Mapping[str, object], console: Console, depth: int =
         elif _is_document(value) and isinstance(value, Mapping):
             console.print(Padding(Text(label(key), style="bold"), indent))
             document_text(value, console, depth + 1)
+    for key in LAST:
+        if document.get(key):
+            console.print(Padding(Text(str(document[key])), indent))
 
 
 def _rows(value: object) -> list[Mapping[str, object]]:
@@ -121,10 +126,14 @@ def _is_document(value: object) -> bool:
 def _rows_table(
     rows: Sequence[Mapping[str, object]], console: Console, indent: tuple[int, int, int, int]
 ) -> None:
-    keys = list(dict.fromkeys(str(k) for row in rows for k in row))
+    keys = [k for k in dict.fromkeys(str(k) for row in rows for k in row) if k != "chosen"]
     numeric = {k for k in keys if all(isinstance(r.get(k), (int, float, type(None))) for r in rows)}
     shown = keys[:MOST_COLUMNS]
-    table = plain_table(*((label(k), "right" if k in numeric else "left") for k in shown))
+    marked = any("chosen" in row for row in rows)
+    columns = [(label(k), "right" if k in numeric else "left") for k in shown]
+    table = plain_table(*([("", "left")] if marked else []), *columns)
     for row in rows:
-        table.add_row(*(cell(k, row.get(k)) for k in shown))
+        best = bool(row.get("chosen"))
+        cells = [cell(k, row.get(k)) for k in shown]
+        table.add_row(*([">" if best else ""] if marked else []), *cells, style="bold" * best)
     console.print(Padding(table, indent))
