@@ -33,7 +33,7 @@ def case(p, m, chunks, uneven, seed):
 GRID = [
     (p, m, chunks, uneven, limit)
     for p in (2, 4, 8)
-    for m in (2, 6, 16)
+    for m in (4, 12)
     for chunks in (1, 2)
     for uneven in (False, True)
     for limit in (0.75, 1.0, 2.0)
@@ -57,7 +57,7 @@ def test_never_slower_and_nearly_always_faster():
                 open_cases += 1
                 beaten += made.makespan_s < named
     # The bound is not always reachable: a few named schedules above it are the optimum.
-    assert open_cases > 30, open_cases
+    assert open_cases > 20, open_cases
     assert beaten >= 0.9 * open_cases
 
 
