@@ -340,6 +340,7 @@ CASES = {
     "GEN007": (own(cp=3, seq_len=8192, dp=8, cluster="h100-sxm:192"), own(cp=2, dp=4)),
     "GEN008": (megatron(micro_batch_size=0), megatron()),
     "GEN009": (("#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\n#SBATCH --gpus=16\n" + megatron()[0].replace("torchrun --nnodes 4 --nproc_per_node 8", "python"), "a.sh"), ("#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\n#SBATCH --gpus=32\n" + megatron()[0].replace("torchrun --nnodes 4 --nproc_per_node 8", "python"), "a.sh")),
+    "GEN010": (megatron(tensor_model_paralel_size=2, tensor_model_parallel_size=NO, sequence_parallel=NO), megatron()),
     "WS001": (megatron(global_batch_size=8), megatron()),
     "WS002": (megatron(global_batch_size=16), megatron()),
     "WS003": (megatron(tensor_model_parallel_size=16, pipeline_model_parallel_size=1, num_query_groups=16), megatron(tensor_model_parallel_size=8, num_query_groups=8)),

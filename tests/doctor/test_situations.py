@@ -556,7 +556,9 @@ def vocabulary_decides():
     return f"{large / 1e9:.1f} GB against {small / 1e9:.1f} GB a copy of the logits"
 
 
-@situation("070")
+@situation(
+    "070", right="agrees; 40 GB are short even with checkpointing in fp16 Megatron-DeepSpeed"
+)
 def thirteen_billion_on_one_node_of_40_gb():
     args = ("llama-2-13b", "a100-sxm-40g:8", 2048, 8)
     plain = est(
@@ -662,11 +664,11 @@ def all_experts_of_a_layer_gathered():
 
 @situation("096")
 def deepseek_on_96_devices():
-    plan = {"pp": 12, "ep": 8, "dp": 8, "recompute": "full", "stages": (5,) * 11 + (6,)}
+    plan = {"pp": 12, "ep": 8, "dp": 8, "recompute": "full", "stages": (7, *(5,) * 10, 4)}
     held = est("deepseek-v3", "h100-sxm:96", 4096, 96, offload_optimizer=1.0, **plan)
     plain = est("deepseek-v3", "h100-sxm:96", 4096, 96, **plan)
     assert plain.memory.fits == "no"
-    assert gb(held) < gb(plain) - 20
+    assert held.memory.fits != "no"
     assert 4e11 < held.memory.host_bytes < 1.2e12
     return (
         f"{gb(held):.0f} GB a device and {held.memory.host_bytes / 1e9:.0f} GB a host with CPU Adam"
@@ -709,7 +711,9 @@ def llama_70b_on_32_devices():
     return f"peaks {gb(first):.0f} and {gb(second):.0f} GB, mostly state"
 
 
-@situation("131")
+@situation(
+    "131", right="disagrees: batch 4 is predicted to fit at length 2048; the length is not quoted"
+)
 def largest_batch_on_tpus():
     runs = {
         b: est(
@@ -973,7 +977,10 @@ def mixtral_wants_grouped_gemm():
     return f"predicted {found.step_time_s:.1f} s a step (5.5 measured)"
 
 
-@situation("123")
+@situation(
+    "123",
+    right="agrees on the saving from node to node; the level depends on a recompute form not quoted",
+)
 def states_shrink_with_nodes():
     runs = [
         est(
@@ -1040,7 +1047,7 @@ def nemo_table():
 def device_hours_of_a_run():
     for params, hours, tflops in ((8.03e9, 1.3e6, 154), (70.6e9, 6.4e6, 276)):
         assert 6 * params * 15e12 / (hours * 3600) / 1e12 == pytest.approx(tflops, rel=0.01)
-    assert 1.3e6 / 24576 == pytest.approx(53, rel=0.01)
+    assert pytest.approx(53, rel=0.01) == 1.3e6 / 24576
     return "154 and 276 TFLOP/s a device, 53 h on 24,576 devices"
 
 

@@ -98,7 +98,7 @@ def _fault(
     if change and base is not None and UNKNOWN not in change.values():
         after = predict(job, changed(launch.plan, change))
     return Fault(
-        code=rule.code, severity=rule.severity, where=launch.where(rule.at),
+        code=rule.code, severity=rule.severity, where=_where(rule, judge, launch),
         message=judge.fill(rule.message), rule=rule.rule,
         legal=tuple(cast("list[Value]", legal)) if isinstance(legal, list) else (),
         repair=judge.fill(rule.repair), source=rule.source,
@@ -106,6 +106,12 @@ def _fault(
         peak_change_bytes=after.peak_bytes - base.peak_bytes if after and base else None,
         step_time_change_frac=after.step_s / base.step_s - 1 if after and base else None,
     )  # fmt: skip
+
+
+def _where(rule: Rule, judge: Evaluator, launch: LaunchFile) -> str:
+    """Where the fault stands: a fact's or key's line, or that of the key which a name holds."""
+    key = judge.names.get("misspelt") if rule.at == "misspelt_at" else None
+    return launch.where(str(key) if key else rule.at)
 
 
 def refused(launch: LaunchFile) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import tomllib
 from functools import cache
 from importlib.resources import files
@@ -10,6 +11,7 @@ from typing import Any
 from gangsaw.doctor.predict import changed, job_of, predict
 from gangsaw.errors import InputError
 from gangsaw.read.launch.document import LaunchFile
+from gangsaw.read.launch.facts import vocabulary
 from gangsaw.read.models import load_model
 from gangsaw.spec import ClusterSpec, ModelSpec, StackProfile
 from gangsaw.units import GB, GIB
@@ -41,6 +43,7 @@ def names_of(
             names[key] = False
     names["precision"] = launch.facts.get("precision")
     _switches(launch, names)
+    _misspelt(launch, names)
     _grid(launch, names, cluster)
     _model(launch, names)
     _named(launch, names)
@@ -86,6 +89,21 @@ def _switches(launch: LaunchFile, names: dict[str, Any]) -> None:
         names["ds_ga_n"] = steps
     else:
         names["ds_ga_n"] = names.get("ds_ga")
+
+
+def _misspelt(launch: LaunchFile, names: dict[str, Any]) -> None:
+    """The first stated key that no vocabulary knows and that is nearly one that is known."""
+    if launch.framework in ("gangsaw", "slurm"):
+        return
+    words = vocabulary(launch.framework)
+    known = [key for key, fact in words.facts.items() if fact]
+    for item in launch.stated:
+        if item.fact or words.means(item.key) is not None or len(item.key) < 6:
+            continue
+        near = difflib.get_close_matches(item.key, known, n=1, cutoff=0.92)
+        if near and near[0] not in {other.key for other in launch.stated}:
+            names["misspelt"], names["meant"] = item.key, near[0]
+            return
 
 
 def _grid(launch: LaunchFile, names: dict[str, Any], cluster: ClusterSpec | None) -> None:

@@ -191,7 +191,7 @@ def _shown(value: Answer) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, float):
-        return f"{value:.3g}"
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
     if isinstance(value, list):
         items = [_shown(item) for item in value]
         return ", ".join(items if len(items) <= 12 else [*items[:11], items[-1]]) or "none"
