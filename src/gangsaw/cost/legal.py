@@ -130,10 +130,11 @@ def check_schedule(model: ModelSpec, plan: Plan, stack: str) -> None:
             f" for interleaved schedules in Megatron (stack {stack})"
         )
     chunks = plan.pp * plan.vpp
-    if plan.stages is None and chunks > model.layers:
+    most = model.layers + (2 if plan.pp > 1 else 0)
+    if plan.stages is None and chunks > most:
         raise InputError(
             f"pp x vpp = {plan.pp} x {plan.vpp} = {chunks} chunks for {model.layers} layers:"
-            f" at most {model.layers}"
+            f" at most {most}, where embedding and loss head have a chunk of their own"
         )
     if plan.stages is not None and sum(plan.stages) != model.layers:
         raise InputError(

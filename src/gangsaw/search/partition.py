@@ -221,8 +221,10 @@ def spread_chunks(
     mine = np.zeros(v)
     left = layers
     while left > 0.0:
-        best = 0
-        for chunk in range(1, v):
+        # Where equal, the middle ones take more: fill and drain go through the outer chunks.
+        best = (v - 1) // 2
+        for step in range(1, v):
+            chunk = (v - 1) // 2 + (step // 2 + 1 if step % 2 == 1 else -(step // 2))
             if mine[chunk] * layer_s + extra[chunk] < mine[best] * layer_s + extra[best]:
                 best = chunk
         mine[best] += 1.0
