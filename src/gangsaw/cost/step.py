@@ -298,11 +298,10 @@ def combine(
         f_sum += n * f
         b_sum += n * b
         w_sum += n * w
-        if row[DEPTH] > 0.0:
-            uneven = max(uneven, row[CHUNK] * state.vpp / row[DEPTH])
         if f + b + w > t_max:
             t_max = f + b + w
             f_max, b_max, w_max = f, b, w
+            uneven = row[CHUNK] * state.vpp / max(1.0, row[DEPTH])
         if row[T_DENSE] + row[T_EXPERT] > most:
             most = row[T_DENSE] + row[T_EXPERT]
             dense, expert = row[T_DENSE], row[T_EXPERT]
