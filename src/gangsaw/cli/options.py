@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from gangsaw.cli import files, values
 from gangsaw.cli.flags import JobArgs, OutputFlags, PlanFlags, RecipeFlags, SiteRecipeFlags
-from gangsaw.cost.legal import check_plan, check_shapes
+from gangsaw.cost.legal import check_plan, check_shapes, check_stages
 from gangsaw.errors import InputError, UnknownKeysError
 from gangsaw.read.toml import validate
 from gangsaw.spec.job import Job
@@ -382,18 +382,7 @@ def check_fixed(job: Job, fields: dict[str, Any], fewer_devices: bool = False) -
             f" the global batch of {job.recipe.global_batch} sequences. Legal products:"
             f" {values.nearest(share, values.divisors(job.recipe.global_batch))}"
         )
-    layers, stages = job.model.layers, fields.get("stages")
-    chunks = fields.get("pp", 1) * fields.get("vpp", 1)
-    if chunks > layers and stages is None:
-        raise InputError(
-            f"pp x vpp = {fields.get('pp', 1)} x {fields.get('vpp', 1)} = {chunks} chunks for"
-            f" {layers} layers of {job.model.name}. Legal: at most {layers}"
-        )
-    if stages is not None and sum(stages) != layers:
-        raise InputError(
-            f"--stages sum to {sum(stages)}, {job.model.name} has {layers} layers."
-            f" Legal: {layers} in all"
-        )
+    check_stages(job.model, fields.get("pp", 1), fields.get("vpp", 1), fields.get("stages"))
 
 
 def _default_schedule(made: dict[str, Any]) -> str:

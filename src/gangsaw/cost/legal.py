@@ -6,7 +6,7 @@ rule itself stands in spec.plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gangsaw.errors import InputError
 from gangsaw.spec import LayerKind, ModelSpec, Plan
@@ -129,16 +129,24 @@ def check_schedule(model: ModelSpec, plan: Plan, stack: str) -> None:
             f"num_microbatches={plan.num_microbatches} must be a multiple of pp={plan.pp}"
             f" for interleaved schedules in Megatron (stack {stack})"
         )
-    chunks = plan.pp * plan.vpp
-    most = model.layers + (2 if plan.pp > 1 else 0)
-    if plan.stages is None and chunks > most:
+    check_stages(model, plan.pp, plan.vpp, plan.stages)
+
+
+def check_stages(model: ModelSpec, pp: int, vpp: int, stages: Sequence[int] | None) -> None:
+    """Whether the layers can be laid out over pp x vpp chunks: as stated, or by the search.
+
+    Embedding and loss head may have a chunk of their own, so two chunks may hold no layer.
+    """
+    chunks, layers = pp * vpp, model.layers
+    most = layers + (2 if pp > 1 else 0)
+    if stages is None and chunks > most:
         raise InputError(
-            f"pp x vpp = {plan.pp} x {plan.vpp} = {chunks} chunks for {model.layers} layers:"
-            f" at most {most}, where embedding and loss head have a chunk of their own"
+            f"pp x vpp = {pp} x {vpp} = {chunks} chunks for {layers} layers of {model.name}."
+            f" Legal: at most {most}"
         )
-    if plan.stages is not None and sum(plan.stages) != model.layers:
+    if stages is not None and sum(stages) != layers:
         raise InputError(
-            f"stages sum to {sum(plan.stages)} layers, {model.name} has {model.layers}"
+            f"stages sum to {sum(stages)}, {model.name} has {layers} layers. Legal: {layers} in all"
         )
 
 
