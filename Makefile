@@ -14,7 +14,8 @@ $(VENV)/.core: pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.core pyproject.toml
 	$(BIN)/pip install -q "$(TORCH)"
-	$(BIN)/pip install -q -e . --group dev
+	$(BIN)/pip install -q -e ".[dev]"
+	DS_BUILD_OPS=0 $(BIN)/pip install -q --no-build-isolation -e ".[dev-deepspeed]"
 	touch $@
 
 demo: $(VENV)/.core
