@@ -23,13 +23,15 @@ def gradient_s(
     e = experts * stack.grad_bytes
     if state.zero < 1.0:
         total = all_reduce_s(net, d, state.dp, strides.dp, over)
-        return total + all_reduce_s(net, e, cut.edp, strides.edp, over)
+        total += all_reduce_s(net, e, cut.edp, strides.edp, over)
+        return total * stack.dp_traffic
     total = reduce_scatter_s(net, d, state.shard, strides.dp, over)
     if state.shard < state.dp:
         # Hybrid sharding: what is left after the scatter is all-reduced between the groups.
         outer = state.dp / state.shard
         total += all_reduce_s(net, d / state.shard, outer, strides.dp * state.shard, over)
-    return total + reduce_scatter_s(net, e, cut.edp, strides.edp, over)
+    total += reduce_scatter_s(net, e, cut.edp, strides.edp, over)
+    return total * stack.dp_traffic if state.zero < 2.0 else total
 
 
 @kernel
@@ -42,7 +44,8 @@ def gather_s(
     over = stack.collective_overhead_s
     size = stack.param_bytes
     total = all_gather_s(net, dense * size, state.shard, strides.dp, over)
-    return total + all_gather_s(net, experts * size, cut.edp, strides.edp, over)
+    total += all_gather_s(net, experts * size, cut.edp, strides.edp, over)
+    return total * stack.dp_traffic if state.zero < 2.0 else total
 
 
 @kernel

@@ -135,8 +135,8 @@ def fitted_stack(x: Array, time: StackT) -> StackT:
         tp_exposed_bwd=min(1.2, time.tp_exposed_bwd * math.exp(x[TP] + x[TP_BWD])),
         cp_exposed=min(1.0, time.cp_exposed * math.exp(x[CP])),
         ep_exposed=min(1.5, time.ep_exposed * math.exp(x[EP])),
-        dp_overlap_backward=covered(time.dp_overlap_backward, math.exp(x[DP])),
-        dp_overlap_forward=covered(time.dp_overlap_forward, math.exp(x[DP])),
+        dp_overlap_backward=time.dp_overlap_backward,
+        dp_overlap_forward=time.dp_overlap_forward,
         zero3_overlap=covered(time.zero3_overlap, math.exp(x[ZERO3])),
         pp_exposed=min(1.5, time.pp_exposed * math.exp(x[PP])),
         sp_regather_exposed=time.sp_regather_exposed,
@@ -151,4 +151,5 @@ def fitted_stack(x: Array, time: StackT) -> StackT:
         selective=time.selective,
         grad_bytes=time.grad_bytes,
         param_bytes=time.param_bytes,
+        dp_traffic=time.dp_traffic * math.exp(x[DP]),
     )

@@ -9,7 +9,13 @@ arXiv:1909.08053 and 2205.05198), and one more gather in backward.
 from __future__ import annotations
 
 from gangsaw.cost.attention import attention_s
-from gangsaw.cost.collectives import all_gather_s, all_reduce_s, all_to_all_s, reduce_scatter_s
+from gangsaw.cost.collectives import (
+    all_gather_s,
+    all_reduce_s,
+    all_to_all_s,
+    group_path,
+    reduce_scatter_s,
+)
 from gangsaw.cost.gemm import gemm_s
 from gangsaw.cost.moe import dispatch_bytes, experts_s, permute_s
 from gangsaw.cost.types import (
@@ -142,6 +148,20 @@ def cp_exchange_s(
 
 
 @kernel
+def once_a_node(topk: float, ranks: float, inside: float) -> float:
+    """Share of routed rows that cross nodes where each node receives a token once.
+
+    With k experts drawn evenly over n nodes a token meets n (1 - (1 - 1/n)^k) of them (DeepSeek-V3,
+    arXiv:2412.19437, section 3.2). `inside` ranks of the group stand in one node.
+    """
+    nodes = ranks / inside
+    if nodes <= 1.0:
+        return 1.0
+    met: float = nodes * (1.0 - (1.0 - 1.0 / nodes) ** topk)
+    return min(1.0, met / topk)
+
+
+@kernel
 def ep_exchange_s(kind: Kind, cut: Cut, net: Net, strides: Strides, stack: StackT) -> float:
     """Exposed seconds of dispatch and combine in one direction of a routed layer."""
     if kind.experts <= 0.0:
@@ -150,6 +170,7 @@ def ep_exchange_s(kind: Kind, cut: Cut, net: Net, strides: Strides, stack: Stack
     size = dispatch_bytes(kind, cut)
     total = 0.0
     if cut.ep > 1.0:
+        size *= once_a_node(kind.topk, cut.ep, group_path(net, cut.ep, strides.ep, 0))
         total += 2.0 * all_to_all_s(net, size, cut.ep, strides.ep, over)
     if cut.etp > 1.0:
         total += all_gather_s(net, size * cut.etp, cut.etp, strides.etp, over)

@@ -49,6 +49,7 @@ _FALLBACK = {
     "flash3": ("flash3", "cudnn", "flash"),
     "cudnn": ("cudnn", "flash3", "flash"),
     "triton": ("triton", "flash", "cudnn"),
+    "triton-2023": ("triton-2023", "triton", "flash", "cudnn"),
     "unfused": ("flash", "cudnn"),
 }
 
@@ -119,6 +120,7 @@ def stack_time_of(stack: StackProfile) -> StackT:
         selective=float(SELECTIVE_CODE[m.selective]),
         grad_bytes=m.grad_bytes,
         param_bytes=m.param_bytes,
+        dp_traffic=t.dp_traffic_factor,
     )
 
 

@@ -294,6 +294,7 @@ class StackT(NamedTuple):
     selective: float  # what selective recompute means: CORE_ATTENTION, OP_LEVEL, MODULES
     grad_bytes: float
     param_bytes: float
+    dp_traffic: float  # data-parallel traffic a step over the least there must be
 
 
 class Strides(NamedTuple):

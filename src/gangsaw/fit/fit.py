@@ -32,7 +32,7 @@ DENSE_NOISE, MOE_NOISE = 0.05, 0.13
 """Deviation of the logarithm of a measured step: repeated runs, and what no row states."""
 ROWS_A_SOURCE = 15.0
 """A source with more rows than this has the weight of this many."""
-FEWER = {"vtrain-single": 8.0}
+FEWER = {"vtrain-single": 6.0}
 """Exactly affine in layers and microbatches, so a sum of profiled parts and not raw steps."""
 STUDENT_NU = 4.0
 SAME_SOURCE = {"korthikanti2": "korthikanti"}

@@ -65,8 +65,10 @@ class RowMemory:
 
 
 def row_memory(reading: Reading) -> RowMemory:
-    """Memory of a row, the weighted mean of the logarithms over its readings."""
+    """Memory of a row's likeliest plan, the mean of the logarithms over the stacks it may be."""
     weights = np.array(weights_of(reading))
+    likely = reading.candidates[int(weights.argmax())].plan
+    weights *= [c.plan == likely for c in reading.candidates]
     docs = [
         memory_doc(c.job, c.plan, c.plan.stages or ()) if w >= 0.02 else None
         for c, w in zip(reading.candidates, weights, strict=True)

@@ -78,7 +78,7 @@ def weights_of(reading: Reading) -> tuple[float, ...]:
     """Weights of a row's candidates, given that it ran: unlikely where it would not have fitted."""
     found = reading.candidates
     weights = [c.weight for c in found]
-    if len({c.plan.recompute for c in found}) > 1:
+    if len({c.plan for c in found}) > 1:
         weights = [c.weight * (1e-3 + fit_probability(c)) for c in found]
     total = sum(weights)
     return tuple(w / total for w in weights)

@@ -22,12 +22,12 @@ class Prior(NamedTuple):
 
 
 PRIORS: dict[str, Prior] = {
-    "gemm": Prior(0.03, 0.06, 0.05, "rate of matrix products in training over the device's curve"),
+    "gemm": Prior(0.03, 0.06, 0.03, "rate of matrix products in training over the device's curve"),
     "k0": Prior(0.0, 0.4, 0.0, "inner dimension at which a matrix product has half its rate"),
     "fp8": Prior(0.0, 0.12, 0.08, "rate of fp8 matrix products over their own curve"),
     "hbm": Prior(0.0, 0.10, 0.0, "share of memory bandwidth that training kernels reach"),
     "link": Prior(0.0, 0.12, 0.0, "rate of collectives inside the fast domain"),
-    "nic": Prior(0.2, 0.0, 0.15, "rate of collectives between nodes"),
+    "nic": Prior(0.1, 0.0, 0.08, "rate of collectives between nodes"),
     "attention": Prior(0.1, 0.12, 0.15, "rate of fused attention in training over kernel tables"),
     "unfused": Prior(0.15, 0.0, 0.1, "traffic of attention scores without a fused kernel"),
     "unaligned": Prior(0.4, 0.0, 0.0, "rate of products whose head width is no multiple of 8"),
@@ -38,7 +38,7 @@ PRIORS: dict[str, Prior] = {
     "tp_bwd": Prior(0.2, 0.0, 0.15, "the same in backward, over forward"),
     "cp": Prior(0.4, 0.0, 0.0, "share of context-parallel exchange that is not hidden"),
     "ep": Prior(0.3, 0.0, 0.25, "share of expert dispatch that is not hidden"),
-    "dp": Prior(0.3, 0.0, 0.4, "share of gradient reduction that is not hidden"),
+    "dp": Prior(0.25, 0.0, 0.35, "time of a step's gradient reduction and parameter gather"),
     "zero3": Prior(0.3, 0.0, 0.3, "share of parameter gathers that cannot be hidden"),
     "pp": Prior(0.3, 0.0, 0.3, "share of stage transfers that is not hidden"),
     "step": Prior(0.3, 0.0, 0.6, "host time of a step"),

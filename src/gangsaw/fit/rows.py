@@ -197,7 +197,7 @@ _RECOMPUTE = (
 )  # fmt: skip
 
 
-UNSTATED = (("none", 0.85), ("selective", 0.1), ("full", 0.05))
+UNSTATED = (("none", 0.94), ("selective", 0.04), ("full", 0.02))
 """How often a run whose recompute is not stated uses each form, before memory is looked at."""
 
 
@@ -292,7 +292,7 @@ def cluster_of_row(row: Row, devices: int) -> ClusterSpec:
 def _candidates(row: Row, assumed: list[str]) -> tuple[Candidate, ...]:
     p = row["plan"]
     model = model_of(row, assumed)
-    mbs_choices: tuple[tuple[int, float], ...] = ((1, 0.5), (2, 0.3), (4, 0.2))
+    mbs_choices: tuple[tuple[int, float], ...] = ((1, 0.7), (2, 0.2), (4, 0.1))
     if p.get("mbs"):
         mbs_choices = ((whole(p["mbs"]), 1.0),)
     else:

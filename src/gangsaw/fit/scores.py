@@ -116,7 +116,7 @@ def sweeps(rows: Sequence[HeldOut], table: Mapping[str, Row], least: int = 5) ->
     for h in rows:
         row = table[h.id]
         m, p = row["model"], row["plan"]
-        key = (
+        key: tuple[object, ...] = (
             h.source, m.get("name"), m.get("layers"), m.get("hidden"), m.get("seq_len"),
             row["hardware"].get("devices"), p.get("gbs"), p.get("kernel"),
         )  # fmt: skip

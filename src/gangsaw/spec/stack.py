@@ -104,6 +104,9 @@ class StackTime(Document):
     ep_exposed_frac: Frac = 1.0
     dp_overlap_backward_frac: Frac = Field(0.0, description="gradient reduction under backward")
     dp_overlap_forward_frac: Frac = Field(0.0, description="parameter gather under forward")
+    dp_traffic_factor: Positive = Field(
+        1.0, description="time of a step's gradient reduction and gather over the ideal, ZeRO 0, 1"
+    )
     zero3_overlap_frac: Frac = Field(
         0.8, description="share of ZeRO-2 and ZeRO-3 traffic that may hide behind compute"
     )
