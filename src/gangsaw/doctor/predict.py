@@ -13,7 +13,8 @@ from gangsaw.spec.result import EstimateResult
 
 STACKS = {
     "megatron-lm": "megatron-core-te", "megatron-bridge": "megatron-core-te",
-    "nemo": "megatron-core-te", "verl": "megatron-core-te", "torchtitan": "torchtitan",
+    "nemo": "megatron-core-te", "verl": "megatron-core-te", "ms-swift": "megatron-core-te",
+    "torchtitan": "torchtitan",
     "deepspeed": "hf-eager", "llama-factory": "hf-eager", "axolotl": "hf-eager",
     "gpt-neox": "megatron-deepspeed-fp16", "nanotron": "nanotron",
 }  # fmt: skip
@@ -36,7 +37,11 @@ def stack_for(launch: LaunchFile, stack: StackProfile | None) -> StackProfile:
         name = "torchtitan-compiled"
     if name == "megatron-core-te" and launch.facts.get("precision") == "fp8":
         name = "megatron-core-te-fp8"
-    return load_stack(name if name in list_stacks() else "unknown")
+    found = load_stack(name if name in list_stacks() else "unknown")
+    if str(launch.facts.get("grads_dtype")) in ("bf16", "bfloat16") and name.startswith("mega"):
+        memory = found.memory.model_copy(update={"grad_bytes": 2.0})
+        return found.model_copy(update={"memory": memory})
+    return found
 
 
 def job_of(

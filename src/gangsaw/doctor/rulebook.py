@@ -35,7 +35,9 @@ class Rule(Document):
 
     def applies(self, framework: str, version: str) -> bool:
         """Whether the rule belongs to a framework and a release (unknown: the newest)."""
-        if "any" not in self.framework and framework not in self.framework:
+        # ms-swift drives Megatron Core with defaults of its own, as verl does.
+        name = "verl" if framework == "ms-swift" else framework
+        if "any" not in self.framework and name not in self.framework:
             return False
         held = numbers(version)
         if not held:

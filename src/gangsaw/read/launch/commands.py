@@ -43,6 +43,10 @@ def settings_of_script(
             if _NAME_VARS.search(name):
                 settings.names.append(held[0])
     _world(settings, headers)
+    for name, key in (("NPROC_PER_NODE", "@per_node"), ("NNODES", "@nodes")):
+        stated = settings.env.get(name)
+        if stated is not None and key not in settings.items and str(stated.value).isdigit():
+            settings.put(key, int(str(stated.value)[:8]), stated.line)
     chosen, guess = _launch(script.commands, framework)
     if chosen is None:
         return settings, ("slurm" if headers and guess is None else guess)
@@ -207,7 +211,7 @@ def _head(words: list[str], line: int, settings: Settings) -> None:
         number = slurm_number(value, key)
         if number:
             settings.put(f"@{name}", number, line)
-    single = any(word.rsplit("/", 1)[-1] in ("torchrun", "deepspeed") for word in words)
+    single = any(word.rsplit("/", 1)[-1] in ("torchrun", "deepspeed", "megatron") for word in words)
     if single and "@nodes" not in settings.items:
         settings.put("@one_node", 1, line)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 from gangsaw.read.launch.document import Framework
 
@@ -57,6 +58,8 @@ def of_command(argv: tuple[str, ...]) -> Framework | None:
         return "gangsaw"
     if "torchtitan" in joined or any(f.startswith(("parallelism.", "training.")) for f in flags):
         return "torchtitan"
+    if any(a == "megatron" and b in ("sft", "pt", "rlhf") for a, b in pairwise(argv)):
+        return "ms-swift"
     if flags & {"tensor_model_parallel_size", "num_attention_heads", "micro_batch_size",
                 "pipeline_model_parallel_size", "global_batch_size"}:  # fmt: skip
         return "megatron-lm"

@@ -17,7 +17,7 @@ Scalar = bool | int | float | str | None
 Value = TypeAliasType("Value", "Scalar | list[Value]")
 Framework = Literal[
     "megatron-lm", "megatron-bridge", "nemo", "torchtitan", "deepspeed", "nanotron", "gpt-neox",
-    "llama-factory", "axolotl", "verl", "gangsaw", "slurm",
+    "llama-factory", "axolotl", "verl", "ms-swift", "gangsaw", "slurm",
 ]  # fmt: skip
 Origin = Literal["stated", "assumed", "derived"]
 

@@ -50,7 +50,7 @@ def _toml(name: str) -> dict[str, Any]:
 def vocabulary(framework: Framework) -> Vocabulary:
     """The vocabulary of a framework; Megatron's serves its relatives too."""
     name = {"megatron-bridge": "megatron", "nemo": "megatron", "megatron-lm": "megatron",
-            "verl": "megatron"}.get(framework, framework)  # fmt: skip
+            "verl": "megatron", "ms-swift": "megatron"}.get(framework, framework)  # fmt: skip
     if name in ("nanotron", "gpt-neox", "llama-factory", "axolotl"):
         tables = _toml("yaml.toml")
         words = {key: value for key, value in tables[name].items() if key != "release"}

@@ -39,7 +39,7 @@ _VERL_PREFIX = "actor_rollout_ref.actor.megatron."
 
 def key_of(framework: Framework) -> Callable[[str], str]:
     """How a framework's keys are brought to the spelling of its vocabulary."""
-    if framework in ("megatron-lm", "megatron-bridge", "nemo"):
+    if framework in ("megatron-lm", "megatron-bridge", "nemo", "ms-swift"):
         return _megatron_key
     if framework == "verl":
         return _verl_key
@@ -207,7 +207,12 @@ def _bridge_defaults(facts: Facts, framework: Framework) -> None:
     Source: megatron/bridge/recipes/common.py 0.3 and nemo/collections/llm/recipes 2.5: bf16_mixed,
     distributed optimizer with overlap, providers without biases and dropout.
     """
-    source = "Megatron-Bridge 0.3 recipes" if framework != "nemo" else "NeMo 2.5 recipes"
+    source = {"nemo": "NeMo 2.5 recipes", "ms-swift": "ms-swift 3.8 defaults"}.get(
+        framework, "Megatron-Bridge 0.3 recipes"
+    )
+    if framework == "ms-swift":
+        facts.assume("dispatcher", "alltoall", source)
+        facts.assume("task", "sft", source)
     mixed = str(facts.settings.get("mixed_precision") or facts.settings.get("cfg.mixed_precision"))
     if "fp8" in mixed:
         facts.derive("precision", "fp8")
