@@ -15,7 +15,7 @@ from gangsaw.cost.gemm import gemm_s
 from gangsaw.errors import RunFailedError
 from gangsaw.read.clusters import load_cluster
 from gangsaw.read.stacks import load_stack
-from gangsaw.run.assemble import cluster_from
+from gangsaw.run.assemble import cluster_from, settle_on_layer
 from gangsaw.run.fitting import (
     collective_s,
     fit_attention,
@@ -26,6 +26,7 @@ from gangsaw.run.fitting import (
     spread,
 )
 from gangsaw.run.measure import (
+    CONFIG,
     RESULTS,
     MeasureConfig,
     key_of,
@@ -190,6 +191,7 @@ def measured(pool, tmp_path_factory):
     assert lines.count("\n") == 10
     (out / RESULTS).write_text(lines[:-30])
     said = pool.run(2, _probe, cfg)[0]
+    (out / CONFIG).write_text(cfg.model_dump_json())
     return out, cfg, said
 
 
@@ -227,6 +229,22 @@ def test_the_cluster_is_a_cluster(measured):
         stack=load_stack("unknown"),
     )
     assert estimate(job, Plan(dp=2)).step_time_s > 0
+
+
+def test_a_whole_layer_is_predicted_as_it_was_seen(measured):
+    """After settling, the layer's compute is the measured one, unless a share had to stop at 1."""
+    out, cfg, _ = measured
+    rows = list(read_results(out).values())
+    raw, _ = cluster_from(rows, read_results(out)["machine"])
+    stack = load_stack("unknown")
+    row = next(r for r in rows if r["kind"] == "layer" and r["tp"] == 1 and r["backward"])
+    settled, factor = settle_on_layer(raw, cfg.model, stack, rows)
+    again = settle_on_layer(settled, cfg.model, stack, rows)[1]
+    assert factor > 0
+    if factor < 1:
+        assert again == pytest.approx(1.0, rel=0.25)
+    assert abs(again - 1) < abs(factor - 1) + 1e-9
+    assert row["low_s"] > 0
 
 
 def test_across_nodes_there_are_two_tiers(measured):

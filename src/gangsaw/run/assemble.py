@@ -7,7 +7,13 @@ from typing import Any
 
 from gangsaw.errors import RunFailedError
 from gangsaw.run.fitting import Fit, Row, fit_attention, fit_gemm, fit_memory, fit_network
+from gangsaw.search.estimate import estimate
 from gangsaw.spec.cluster import AttentionCurve, ClusterSpec, DeviceSpec, HostSpec, TierSpec
+from gangsaw.spec.job import Job
+from gangsaw.spec.model import ModelSpec
+from gangsaw.spec.plan import Plan
+from gangsaw.spec.recipe import Recipe
+from gangsaw.spec.stack import StackProfile
 
 UNKNOWN_W = 100.0
 """Stands where power was not measured; the notes say so."""
@@ -53,6 +59,50 @@ def cluster_from(rows: Sequence[Row], machine: Row) -> tuple[ClusterSpec, dict[s
         "machine": {k: machine[k] for k in ("host", "name", "torch", "python", "date", "cores")},
     }
     return cluster, facts
+
+
+def settle_on_layer(
+    cluster: ClusterSpec, model: ModelSpec, stack: StackProfile, rows: Sequence[Row]
+) -> tuple[ClusterSpec, float | None]:
+    """The cluster with kernel shares scaled so that one whole layer takes what it was seen to take.
+
+    Kernels timed alone are faster than in a layer, where their inputs come from elsewhere and each
+    operation is started by Python. Returns the factor too (predicted over measured seconds of
+    forward and backward at TP 1), None when no layer was measured. Shares stay at most 1.
+    """
+    seen = _of(rows, "layer", tp=1, backward=True)
+    if not seen:
+        return cluster, None
+    row, seconds = seen[0], []
+    alone = cluster.model_copy(update={"devices": 1})
+    for layers in (2, 4):
+        job = Job(
+            model=model.model_copy(update={"order": (row["layer"],) * layers}),
+            recipe=Recipe(seq_len=row["seq"], global_batch=row["mbs"], precision=row["dtype"]),
+            cluster=alone,
+            stack=stack,
+        )
+        lines = estimate(job, Plan(mbs=row["mbs"])).bill.lines
+        seconds.append(sum(line.device_s for line in lines if line.cause == "compute"))
+    factor = (seconds[1] - seconds[0]) / 2 / row["low_s"]
+    device = cluster.device
+    curves = tuple(
+        c.model_copy(
+            update={
+                "a_fwd": {d: a * factor for d, a in c.a_fwd.items()},
+                "a_bwd": {d: a * factor for d, a in c.a_bwd.items()},
+            }
+        )
+        for c in device.attention
+    )
+    device = device.model_copy(
+        update={
+            "gemm_frac": min(1.0, device.gemm_frac * factor),
+            "memory_frac": min(1.0, device.memory_frac * factor),
+            "attention": curves,
+        }
+    )
+    return cluster.model_copy(update={"device": device}), factor
 
 
 def _layer(row: Row) -> dict[str, Any]:

@@ -20,15 +20,16 @@ import torch
 import torch.distributed as dist
 
 from gangsaw.errors import InputError, RunFailedError
-from gangsaw.run.assemble import cluster_from
+from gangsaw.read.stacks import load_stack
+from gangsaw.run.assemble import cluster_from, settle_on_layer
 from gangsaw.run.fitting import spread
-from gangsaw.run.launch import join, start_ranks, started_by_torchrun
+from gangsaw.run.launch import join, own_rank, start_ranks, started_by_torchrun
 from gangsaw.run.probes import Bench, Probe, layer_bytes, seconds_of, sustained_rate
 from gangsaw.spec.base import Count, Document, Positive
 from gangsaw.spec.cluster import ClusterSpec
 from gangsaw.spec.model import ModelSpec
 
-RESULTS = "measure.jsonl"
+RESULTS, CONFIG = "measure.jsonl", "measure.json"
 NOISY_SPREAD = 0.25
 """Quartile range over median above which a probe counts as noisy."""
 NOISY_SHARE = 1 / 3
@@ -268,6 +269,8 @@ def measure(cfg: MeasureConfig) -> Path:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"--out {cfg.out}: {error.strerror}") from error
+    if not started_by_torchrun() or own_rank() == 0:
+        (out / CONFIG).write_text(cfg.model_dump_json())
     if started_by_torchrun():
         measure_rank(cfg.model_dump_json())
     else:
@@ -282,6 +285,12 @@ def measured_cluster(out: Path) -> tuple[ClusterSpec, dict[str, Any]]:
     if machine is None:
         raise RunFailedError(f"{out}: the measurement is not finished; run it again to go on")
     cluster, facts = cluster_from(rows, machine)
+    try:
+        cfg = MeasureConfig.model_validate_json((out / CONFIG).read_text())
+    except (OSError, ValueError) as error:
+        raise RunFailedError(f"{out / CONFIG} cannot be read: {error}") from error
+    stack = load_stack("unknown")
+    cluster, facts["layer_factor"] = settle_on_layer(cluster, cfg.model, stack, rows)
     facts["noise"] = noise(rows)
     return cluster, facts
 

@@ -168,9 +168,10 @@ class _Player:
         stage: Any = self.stages[key[0]]
         if isinstance(stage, FSDPModule):
             piped = self.plan.pp > 1
-            stage.set_requires_gradient_sync(last or (self.plan.zero >= 2 and not piped))
+            reduces = last or (self.plan.zero >= 2 and not piped)
+            stage.set_requires_gradient_sync(reduces)
             stage.set_reshard_after_backward(last or not piped)
-            stage.set_is_last_backward(last)
+            stage.set_is_last_backward(reduces)
         out = self.held.pop(key)
         if stage.last:
             out.backward()  # type: ignore[no-untyped-call]

@@ -98,9 +98,11 @@ class Step:
             last = i == plan.num_microbatches - 1
             if isinstance(stage, FSDPModule):
                 # ZeRO 2 and 3 keep only a shard of the gradient, so each microbatch reduces.
-                stage.set_requires_gradient_sync(plan.zero >= 2 or last)
+                reduces = plan.zero >= 2 or last
+                stage.set_requires_gradient_sync(reduces)
                 stage.set_reshard_after_backward(plan.zero == 3 or last)
-                stage.set_is_last_backward(last)
+                # Otherwise the buffers of a reduction live until the next one.
+                stage.set_is_last_backward(reduces)
             with record_function(f"PP:0F{i}"):
                 part = self.loss(stage(tokens[rows]), targets[rows])
             with record_function(f"PP:0B{i}"):
