@@ -69,9 +69,11 @@ def _explain(
     took = format_s(max(expected, 1e-5))
     if elements <= 16:
         return (
-            f"{operation} of {elements} element{ranks} takes no time: after {format_s(timeout)}"
+            f"{operation} of {elements} element{'' if elements == 1 else 's'}{ranks} takes no time:"
+            f" after {format_s(timeout)}"
             " some rank has not come. It is stuck, dead, in a step with another number of"
-            " collectives, or still writing a checkpoint: raise the timeout above the time of a save"
+            " collectives, or still writing a checkpoint: raise the timeout above the time of a"
+            " save"
         )
     if expected > 0.2 * timeout:
         return (
