@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gangsaw.spec.cluster import ClusterSpec
     from gangsaw.spec.result import EstimateResult
 
-DEFAULT_STACK = "megatron-core-te"
+DEFAULT_STACK = "unknown"
 DEFAULT_SEQ_LEN = 4096
 DEFAULT_BATCH_TOKENS = 2**22
 DEGREES = ("tp", "cp", "pp", "vpp", "dp", "ep", "etp", "mbs")
