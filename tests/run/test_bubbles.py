@@ -20,6 +20,8 @@ from gangsaw.schedule import generate
 from gangsaw.simulate import StageTimes, simulate
 from gangsaw.spec import Plan
 
+pytestmark = pytest.mark.soak
+
 FORWARD_S = INPUT_S = WEIGHT_S = 0.1
 AWAKE = [1.0]
 """Share of the seconds that is slept: 0 in the warm-up step."""
