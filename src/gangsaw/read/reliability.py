@@ -18,6 +18,7 @@ from gangsaw.spec.reliability import (
     Noise,
     Recovery,
     Reliability,
+    Site,
     StorageTier,
 )
 from gangsaw.units import DAY_S, HOUR_S, MINUTE_S, YEAR_S
@@ -28,7 +29,7 @@ _TIME = {
 }  # fmt: skip
 _RATE = re.compile(r"^\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*(%?)\s*/\s*([0-9.eE+]*)\s*([a-z]+)\s*$")
 _LEGAL = "Legal: a number over a time, as 3.8/1000day, 0.05%/month, 2e-5/h"
-_KEYS = ("components", "recovery", "noise", "storage")
+_KEYS = ("components", "recovery", "site", "noise", "storage")
 
 
 def parse_rate_per_s(text: object, where: str) -> float:
@@ -84,6 +85,7 @@ def parse_reliability(
         recovery=validate(
             Recovery, {**old["recovery"], **dict(tables.get("recovery", {}))}, f"{where}: recovery"
         ),
+        site=validate(Site, {**old["site"], **dict(tables.get("site", {}))}, f"{where}: site"),
         noise=validate(Noise, {**old["noise"], **dict(tables.get("noise", {}))}, f"{where}: noise"),
         storage=storage,
     )

@@ -47,6 +47,16 @@ class Recovery(Document):
     as_of: str
 
 
+class Site(Document):
+    """What stands together, and falls together."""
+
+    rack_hosts: Count = Field(description="hosts of a rack, under one pair of leaf switches")
+    rack_switches: Count = Field(description="of which the loss of one stops the rack")
+    feed_racks: Count = Field(description="racks on one power feed")
+    source: str
+    as_of: str
+
+
 class Noise(Document):
     """How the time of work and of messages varies; all in shares of the mean."""
 
@@ -99,5 +109,6 @@ class Reliability(Document):
 
     components: dict[str, ComponentRate]
     recovery: Recovery
+    site: Site
     noise: Noise
     storage: dict[str, StorageTier]
