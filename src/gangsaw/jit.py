@@ -15,7 +15,8 @@ import os
 import platform
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -68,6 +69,27 @@ def code_hash(fn: Callable[..., Any]) -> str:
 
     add(fn)
     return digest.hexdigest()[:16]
+
+
+@contextmanager
+def told_of_compiling(tell: Callable[[], None]) -> Iterator[None]:
+    """Call `tell` once if machine code must be made inside the block (and not if it is cached)."""
+    from numba.core import event
+
+    class First(event.Listener):
+        def __init__(self) -> None:
+            self.told = False
+
+        def on_start(self, event: object) -> None:
+            if not self.told:
+                self.told = True
+                tell()
+
+        def on_end(self, event: object) -> None:
+            pass
+
+    with event.install_listener("numba:compile", First()):
+        yield
 
 
 def compiled(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gangsaw.spec.job import Job
 
 DEFAULT_TOP = 5
+COMPILING = "compiling the search for this machine, about a minute, once"
 
 
 @takes(JobArgs, SiteRecipeFlags, PlanFlags, LimitFlags, ReportFlags)
@@ -40,9 +41,11 @@ def command(
     fields = plan_fields(fixed)
     job, assumed = job_from(args, recipe)
     limits = limits_from(goals, fields, job)
+    from gangsaw.jit import told_of_compiling
     from gangsaw.search.search import search
 
-    result = search(job, limits)
+    with told_of_compiling(lambda: screen.note(COMPILING)):
+        result = search(job, limits)
     result = result.model_copy(update={"notes": (*assumed, *result.notes)})
     if output.json:
         screen.write_json(result)

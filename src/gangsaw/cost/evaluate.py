@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from gangsaw.cost.ends import end_time
+from gangsaw.cost.kinds import Kinds, kind_at
 from gangsaw.cost.layer import layer_time
 from gangsaw.cost.memory import memory_table
 from gangsaw.cost.step import step_cost
@@ -17,7 +18,6 @@ from gangsaw.cost.types import (
     Cut,
     Device,
     Ends,
-    Kind,
     Loads,
     Net,
     StackMem,
@@ -33,7 +33,7 @@ LAYER_FIELDS = 15  # len(LayerTime._fields); numba wants the number
 
 @kernel
 def time_table(
-    kinds: tuple[Kind, ...],
+    kinds: Kinds,
     cut: Cut,
     device: Device,
     net: Net,
@@ -43,7 +43,7 @@ def time_table(
     """`layer_time` of each kind, shape (K, 15): the table that `step_cost` reads."""
     layers = np.zeros((len(kinds), LAYER_FIELDS))
     for k in range(len(kinds)):
-        t = layer_time(kinds[k], cut, device, net, strides, stack)
+        t = layer_time(kind_at(kinds, k), cut, device, net, strides, stack)
         for j in range(LAYER_FIELDS):
             layers[k, j] = t[j]
     return layers
@@ -51,7 +51,7 @@ def time_table(
 
 @kernel
 def plan_step(
-    kinds: tuple[Kind, ...],
+    kinds: Kinds,
     ends: Ends,
     loads: Loads,
     cut: Cut,

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gangsaw.cost.in_flight import in_flight, weights_pending
+from gangsaw.cost.kinds import Kinds, kind_at
 from gangsaw.cost.memory_layers import end_memory, layer_memory
 from gangsaw.cost.types import (
     DUALPIPE,
@@ -26,7 +27,6 @@ from gangsaw.cost.types import (
     Array,
     Cut,
     EndMem,
-    Kind,
     LayerMem,
     Loads,
     RankLoad,
@@ -292,11 +292,11 @@ def rank_peak(sums: Sums, load: Place, ends: EndMem, state: State, mem: StackMem
 
 
 @kernel
-def memory_table(kinds: tuple[Kind, ...], cut: Cut, mem: StackMem) -> Array:
+def memory_table(kinds: Kinds, cut: Cut, mem: StackMem) -> Array:
     """`layer_memory` of each kind, shape (kinds, 15): the table that `rank_memory` reads."""
     table = np.zeros((len(kinds), LAYER_FIELDS))
     for k in range(len(kinds)):
-        row = layer_memory(kinds[k], cut, mem)
+        row = layer_memory(kind_at(kinds, k), cut, mem)
         for j in range(LAYER_FIELDS):
             table[k, j] = row[j]
     return table
@@ -313,14 +313,14 @@ def plan_memory(
     worst = -1.0
     at = 0
     for g in range(loads.ranks.shape[0]):
-        found = rank_memory(_load_of(loads, g, state), layers, ends, state, mem)
+        found = rank_memory(load_of(loads, g, state), layers, ends, state, mem)
         if found.device > worst:
             worst, at = found.device, g
-    return loads.first[at], rank_memory(_load_of(loads, at, state), layers, ends, state, mem)
+    return loads.first[at], rank_memory(load_of(loads, at, state), layers, ends, state, mem)
 
 
 @kernel
-def _load_of(loads: Loads, group: int, state: State) -> RankLoad:
+def load_of(loads: Loads, group: int, state: State) -> RankLoad:
     """One group of equal ranks as the load of its first rank.
 
     DualPipe holds a second stage on each rank, the mirrored one of the other direction: twice the

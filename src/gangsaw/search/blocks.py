@@ -23,6 +23,9 @@ from gangsaw.cost.step import (
     EP_B,
     EP_F,
     FWD,
+    HOST_B,
+    HOST_F,
+    HOST_R,
     R_FULL,
     TP_B,
     TP_F,
@@ -41,7 +44,6 @@ from gangsaw.cost.types import (
     EndMem,
     Ends,
     EndTime,
-    Kind,
     Loads,
     Net,
     State,
@@ -62,6 +64,7 @@ from gangsaw.search.inner import (
     schedule_runs,
     search_schedule,
     shard_choices,
+    sharding_matters,
     variant,
     worth_trying,
 )
@@ -70,6 +73,8 @@ from gangsaw.search.partition import balanced_counts, partition
 TP, CP, PP, DP, EP, ETP, MBS, SP, ORDER = range(9)
 """Columns of a block; the seven strides follow."""
 STRIDE_DP = 11
+ENDS = 2
+"""Chunks beyond the layers: embedding and loss head may have one of their own."""
 
 
 class Tables(NamedTuple):
@@ -98,19 +103,21 @@ def divisors_of(n: int) -> Array:
 
 
 @kernel
-def shard_groups(hybrid: int, group: int, stride: float, net: Net) -> Array:
+def shard_groups(space: Space, group: int, stride: float, net: Net) -> Array:
     """Ranks over which state may be sharded, the whole group first.
 
-    hybrid NO: only the whole group; EVERY: all its divisors above 1; TIERS: the whole, and the
+    `hybrid` NO: only the whole group; EVERY: all its divisors above 1; TIERS: the whole, and the
     members that stand inside one domain of each tier: inside a tier a larger group holds less at
     the same bandwidth, so only those that end at a boundary can be best.
     """
-    if hybrid == EVERY:
+    if space.shard_only > 0:
+        return np.full(1, float(space.shard_only))
+    if space.hybrid == EVERY:
         return divisors_of(group)[:-1] if group > 1 else divisors_of(group)
     out = np.zeros(net.size.size + 1)
     out[0] = float(group)
     n = 1
-    if hybrid == TIERS:
+    if space.hybrid == TIERS:
         for tier in range(net.size.size - 1, -1, -1):
             inside = group_path(net, float(group), stride, tier)
             if 1.0 < inside < out[n - 1] and group % int(inside) == 0:
@@ -120,24 +127,50 @@ def shard_groups(hybrid: int, group: int, stride: float, net: Net) -> Array:
 
 
 @kernel
+def layer_seconds(row: Array, full: bool) -> float:
+    """Seconds of one layer and microbatch, recomputed in full or not: what a layout balances."""
+    total = row[FWD] + row[BWD] + row[WGRAD] + row[TP_F] + row[TP_B]
+    total += row[CP_F] + row[CP_B] + row[EP_F] + row[EP_B] + row[HOST_F] + row[HOST_B]
+    if full:
+        total += row[R_FULL] + row[TP_R] + row[CP_F] + row[EP_F] + row[HOST_R]
+    return float(total)
+
+
+@kernel
+def chunk_limit(space: Space, p: int) -> int:
+    """Most chunks a rank: one layer a chunk, and one chunk each for embedding and head."""
+    if p == 1:
+        return min(1, space.max_chunks)
+    most = (len(space.order) + ENDS) // p
+    if len(space.stages) > 0:
+        most = len(space.stages) // p if len(space.stages) % p == 0 else 0
+    return min(most, space.max_chunks)
+
+
+@kernel
+def chunk_start(space: Space, p: int) -> int:
+    """Fewest chunks a rank: as many as the user's own layout has."""
+    if len(space.stages) > 0:
+        return max(space.min_chunks, chunk_limit(space, p))
+    return space.min_chunks
+
+
+@kernel
 def layout(
     space: Space, tables: Tables, p: int, v: int, shape: int, full: bool, ends_s: Array
 ) -> Array:
     """Layers of each chunk: the exact partition that minimises the slowest rank.
 
     With one chunk a rank layers may differ; with more, equal layers are shared over ranks.
-    `ends_s`: seconds of the embedding and of one head.
+    `ends_s`: what `end_seconds` gives. The user's own layout is taken as it is.
     """
+    if len(space.stages) > 0:
+        return space.stages
     n = len(space.order)
     layer_s = np.zeros(n)
     for i in range(n):
-        k = int(space.order[i])
-        row = tables.layers[k]
-        layer_s[i] = row[FWD] + row[BWD] + row[WGRAD] + row[TP_F] + row[TP_B] + row[EP_F]
-        layer_s[i] += row[EP_B]
-        if full:
-            layer_s[i] += row[R_FULL] + row[TP_R]
-    first, last = ends_s[0], ends_s[1] * (1.0 + space.mtp)
+        layer_s[i] = layer_seconds(tables.layers[int(space.order[i])], full)
+    first, last = ends_s[0], ends_s[1]
     if v == 1 and shape == LOOP:
         none = np.zeros(n)
         free = np.full(p, np.inf)
@@ -158,7 +191,7 @@ def loads_for(
 
 @kernel
 def block_tables(
-    block: Array, kinds: tuple[Kind, ...], ends: Ends, base: Cut, machine: Machine
+    block: Array, kinds: Array, ends: Ends, base: Cut, machine: Machine
 ) -> tuple[Cut, Strides, Tables]:
     """Layer and end tables of one block."""
     edp = block[TP] * block[CP] * block[DP] / (block[EP] * block[ETP])
@@ -206,36 +239,47 @@ def exchange_tables(
 def count_plans(blocks: Array, space: Space, net: Net) -> int:
     """How many plans the blocks hold; with `first_layers` SMALLEST an upper limit."""
     total = 0
-    layers = len(space.order)
     for i in range(blocks.shape[0]):
         p, group = int(blocks[i, PP]), int(blocks[i, DP] * blocks[i, CP])
         m = int(space.global_batch / (blocks[i, DP] * blocks[i, MBS]) + 0.5)
-        groups = len(shard_groups(space.hybrid, group, blocks[i, STRIDE_DP], net))
+        groups = len(shard_groups(space, group, blocks[i, STRIDE_DP], net))
+        edp = blocks[i, TP] * blocks[i, CP] * blocks[i, DP] / (blocks[i, EP] * blocks[i, ETP])
         sharding = 0
         for z in range(len(space.zeros)):
-            if space.zeros[z] == 0 or group > 1:
-                sharding += shard_choices(int(space.zeros[z]), groups)
+            zero = int(space.zeros[z])
+            if sharding_matters(zero, z == 0, float(group), edp):
+                sharding += shard_choices(zero, groups)
         inner = sharding * len(space.offload_optimizer) * len(space.offload_activations)
-        for v in range(space.min_chunks, space.max_chunks + 1):
-            if v > 1 and (p == 1 or p * v > layers):
-                break
+        for v in range(chunk_start(space, p), chunk_limit(space, p) + 1):
             runs = 0
             for s in range(len(space.schedules)):
-                if p == 1 and s > 0:
-                    break
-                if p == 1 or schedule_runs(int(space.schedules[s]), p, v, m, space.multiple):
+                if schedule_runs(int(space.schedules[s]), p, v, m, space.multiple):
                     runs += 1
-            forms = 0
-            for r in range(len(space.recomputes)):
-                most = math.ceil(layers / (p * v))
-                if int(space.recomputes[r]) != FULL or space.first_layers == NO:
-                    forms += 1
-                elif space.first_layers == EVERY:
-                    forms += most
-                else:
-                    forms += 2 + math.ceil(math.log2(most))
-            total += runs * forms * inner
+                    if p == 1:
+                        break
+            total += runs * form_count(space, p, v) * inner
     return total
+
+
+@kernel
+def form_count(space: Space, p: int, v: int) -> int:
+    """How many forms of recompute are tried with v chunks on p ranks, at most."""
+    forms = 0
+    for r in range(len(space.recomputes)):
+        partial = int(space.recomputes[r]) == FULL and space.first_only < 0
+        if not partial or space.first_layers == NO:
+            forms += 1
+        elif space.first_layers == EVERY:
+            forms += mean_chunk(space, p, v)
+        else:
+            forms += 1 + 2 * (1 + math.ceil(math.log2(len(space.order))))
+    return forms
+
+
+@kernel
+def mean_chunk(space: Space, p: int, v: int) -> int:
+    """Layers of a chunk, rounded up."""
+    return math.ceil(len(space.order) / (p * v))
 
 
 @kernel
@@ -246,9 +290,7 @@ def block_bound_s(space: Space, tables: Tables, p: int, m: int) -> float:
     """
     total = 0.0
     for i in range(len(space.order)):
-        row = tables.layers[int(space.order[i])]
-        total += row[FWD] + row[BWD] + row[WGRAD] + row[TP_F] + row[TP_B]
-        total += row[CP_F] + row[CP_B] + row[EP_F] + row[EP_B]
+        total += layer_seconds(tables.layers[int(space.order[i])], False)
     return m * total / p
 
 
@@ -262,15 +304,20 @@ def fill_share(space: Space, p: int, v: int, m: int) -> float:
 
 
 @kernel
-def end_seconds(space: Space, tables: Tables) -> Array:
-    """Seconds of the embedding (with the vision tower) and of one head, for the layout."""
+def end_seconds(space: Space, tables: Tables, full: bool) -> Array:
+    """Seconds of what a layout must put on its first and on its last chunk.
+
+    The embedding with the vision tower; the loss heads with the layers of multi-token prediction.
+    """
     t = tables.end_times
     out = np.zeros(2)
     out[0] = t.embedding_fwd + t.embedding_bwd
     out[1] = t.head_fwd + t.head_bwd + t.head_wgrad
     if space.vision > 0.0:
-        tower = tables.layers[space.kinds - 1]
-        out[0] += space.vision * (tower[FWD] + tower[BWD] + tower[WGRAD])
+        out[0] += space.vision * layer_seconds(tables.layers[space.kinds - 1], full)
+    if space.mtp > 0.0:
+        place = space.kinds - 1 - (1 if space.vision > 0.0 else 0)
+        out[1] += space.mtp * (out[1] + layer_seconds(tables.layers[place], full))
     return out
 
 
@@ -302,9 +349,7 @@ def search_layout(
     priced = False
     for s in range(len(space.schedules)):
         schedule = int(space.schedules[s])
-        if p == 1 and s > 0:
-            break
-        if p > 1 and not schedule_runs(schedule, p, v, m, space.multiple):
+        if not schedule_runs(schedule, p, v, m, space.multiple):
             continue
         if (chunks_of(schedule) == 2) != (shape == V_SHAPE):
             continue
@@ -316,7 +361,9 @@ def search_layout(
             ready.exchange[:] = exchange_tables(
                 space, ready.profiles, ready.groups, cut, now, strides, machine
             )
-        at = search_schedule(at, space, ready, now, schedule, full, machine, found, worth.room)
+        at = search_schedule(at, space, ready, now, schedule, full, machine, found, worth)
+        if p == 1:
+            break  # without a pipeline all schedules are one
     return at
 
 
@@ -326,7 +373,7 @@ def search_block(
     number: int,
     block: Array,
     space: Space,
-    kinds: tuple[Kind, ...],
+    kinds: Array,
     ends: Ends,
     base: Cut,
     state: State,
@@ -342,13 +389,10 @@ def search_block(
     if bound_s * (1.0 + fill_share(space, p, layers, m)) > worth.step_s:
         return at
     net, stack = machine.net, machine.stack
-    groups = shard_groups(space.hybrid, int(block[DP] * block[CP]), strides.dp, net)
+    groups = shard_groups(space, int(block[DP] * block[CP]), strides.dp, net)
     hop_s = transfer_s(ends, cut, block[PP], net, strides, stack)
     tied = tied_s(ends, cut, block[PP], net, strides, stack)
-    ends_s = end_seconds(space, tables)
-    for v in range(space.min_chunks, space.max_chunks + 1):
-        if v > 1 and (p == 1 or p * v > layers):
-            break
+    for v in range(chunk_start(space, p), chunk_limit(space, p) + 1):
         if bound_s * (1.0 + fill_share(space, p, v, m)) > worth.step_s:
             continue
         now = block_state(block, v, m, cut.edp, state)
@@ -358,6 +402,7 @@ def search_block(
             for full in range(2):
                 if not any_form(space, full == 1):
                     continue
+                ends_s = end_seconds(space, tables, full == 1)
                 loads = loads_for(space, tables, p, v, shape, full == 1, ends_s)
                 profiles = rank_profiles(
                     loads, tables.layers, tables.mems, tables.end_times, ends, cut.tp,
@@ -366,12 +411,19 @@ def search_block(
                 exchange = np.zeros((3, len(groups), profiles.shape[0], 2))
                 ready = Ready(
                     number, loads, profiles, exchange, tables.end_mem, tables.mems, groups,
-                    hop_s, tied, math.ceil(layers / (p * v)),
+                    hop_s, tied, most_layers(space, loads, p, v),
                 )  # fmt: skip
                 at = search_layout(
                     at, space, ready, now, shape, full == 1, cut, strides, machine, found, worth
                 )
     return at
+
+
+@kernel
+def most_layers(space: Space, loads: Loads, p: int, v: int) -> int:
+    """Up to how many layers of a chunk are recomputed: all of the largest, where it is bisected."""
+    mean = mean_chunk(space, p, v)
+    return mean if space.first_layers == EVERY else max(mean, int(loads.chunk.max()))
 
 
 @kernel
@@ -381,7 +433,7 @@ def any_runs(space: Space, p: int, v: int, m: int, shape: int) -> bool:
         schedule = int(space.schedules[s])
         if (chunks_of(schedule) == 2) != (shape == V_SHAPE):
             continue
-        if p == 1 or schedule_runs(schedule, p, v, m, space.multiple):
+        if schedule_runs(schedule, p, v, m, space.multiple):
             return True
     return False
 
@@ -397,7 +449,7 @@ def any_form(space: Space, full: bool) -> bool:
 
 @kernel
 def block_bounds(
-    blocks: Array, space: Space, kinds: tuple[Kind, ...], ends: Ends, base: Cut, machine: Machine
+    blocks: Array, space: Space, kinds: Array, ends: Ends, base: Cut, machine: Machine
 ) -> Array:
     """(B,): least seconds of any plan of each block."""
     out = np.zeros(blocks.shape[0])
@@ -412,30 +464,35 @@ def block_bounds(
 def search_blocks(
     blocks: Array,
     space: Space,
-    kinds: tuple[Kind, ...],
+    kinds: Array,
     ends: Ends,
     base: Cut,
     state: State,
     machine: Machine,
     found: Found,
-    room: float,
-    slack: float,
+    rooms: tuple[float, float],
+    slacks: tuple[float, float],
 ) -> int:
-    """Evaluate the plans of all blocks into `found`; returns how many there were.
+    """Evaluate the plans of all blocks into `found`; returns the next free place.
 
-    Blocks and layouts that cannot come within `slack` times the fastest plan that fits so far are
-    passed over (inf: none is), so the answer within that factor is that of the whole space.
+    `rooms`: bytes up to which a plan may fit, and surely fits. Blocks and layouts that cannot come
+    within slacks[0] times the fastest plan that surely fits so far are passed over (inf: none is),
+    so the answer within that factor is that of the whole space. Kept are plans that may fit and
+    come within slacks[1] times it (inf: all), and at place 0 the one that holds least of those
+    that do not fit.
     Blocks in ascending order of `block_bounds` find that plan early.
     """
-    at = 0
+    at = 1
     best = np.inf
+    found.peak[0] = np.inf
+    found.tally[:] = 0
     for i in range(blocks.shape[0]):
         start = at
         at = search_block(
             at, i, blocks[i], space, kinds, ends, base, state, machine, found,
-            Worth(room, best * slack),
+            Worth(rooms[0], rooms[1], best * slacks[0], best * slacks[1], slacks[1] >= np.inf),
         )  # fmt: skip
         for j in range(start, at):
-            if found.peak[j] <= room and found.step_s[j] < best:
+            if found.peak[j] <= rooms[1] and found.step_s[j] < best:
                 best = found.step_s[j]
     return at

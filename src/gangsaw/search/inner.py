@@ -59,15 +59,19 @@ class Space(NamedTuple):
     mtp: float
     vision: float
     global_batch: float
+    first_only: int  # the user's own number of recomputed layers a chunk; -1: `first_layers`
+    shard_only: int  # the user's own shard group; 0: `hybrid`
+    stages: Array  # the user's own layers of each chunk; empty: solved
 
 
 class Found(NamedTuple):
-    """Where the results go: one entry a plan."""
+    """Where the results go: one entry a plan that is kept, and how many were evaluated and fit."""
 
     codes: Ints
     owner: NDArray[np.int32]  # block
     step_s: NDArray[np.float32]
     peak: NDArray[np.float32]
+    tally: Ints  # plans evaluated, plans that may fit
 
 
 class Machine(NamedTuple):
@@ -82,8 +86,11 @@ class Machine(NamedTuple):
 class Worth(NamedTuple):
     """What a plan must keep under to be looked at."""
 
-    room: float  # device bytes under which a plan counts as fitting
+    room: float  # device bytes up to which a plan may fit
+    sure: float  # device bytes up to which it surely fits
     step_s: float  # inf: every plan is looked at
+    keep_s: float  # evaluated plans that are slower are counted and not kept
+    everything: bool  # keep plans that do not fit too
 
 
 class Ready(NamedTuple):
@@ -114,9 +121,9 @@ def chunks_of(schedule: int) -> int:
 @kernel
 def schedule_runs(schedule: int, p: int, v: int, m: int, multiple: int) -> bool:
     """Whether a schedule can run v chunks on p ranks with m microbatches."""
-    if p == 1:
-        return v == 1
     wanted = chunks_of(schedule)
+    if p == 1:
+        return v == 1 and wanted == 1 and schedule != DUALPIPE
     if wanted == 0 and v < 2:
         return False
     if wanted > 0 and v != wanted:
@@ -136,9 +143,9 @@ def encode(
     code = schedule
     code = code * 256 + v
     code = code * 4 + rec
-    code = code * 1024 + first
+    code = code * 65536 + first
     code = code * 4 + zero
-    code = code * 64 + shard
+    code = code * 1024 + shard
     code = code * 16 + off_o
     return code * 16 + off_a
 
@@ -146,7 +153,7 @@ def encode(
 def decode(code: int) -> tuple[int, int, int, int, int, int, int, int]:
     """Schedule, chunks, recompute, first layers, zero, shard index and both offload indices."""
     out = []
-    for size in (16, 16, 64, 4, 1024, 4, 256):
+    for size in (16, 16, 1024, 4, 65536, 4, 256):
         code, rest = divmod(code, size)
         out.append(rest)
     off_a, off_o, shard, zero, first, rec, v = out
@@ -157,6 +164,12 @@ def decode(code: int) -> tuple[int, int, int, int, int, int, int, int]:
 def shard_choices(zero: int, groups: int) -> int:
     """How many shard groups a ZeRO stage has: one without sharding."""
     return 1 if zero == 0 else groups
+
+
+@kernel
+def sharding_matters(zero: int, first: bool, group: float, expert_group: float) -> bool:
+    """Whether a ZeRO stage makes a plan of its own: on one rank only the first one does."""
+    return first or zero == 0 or group > 1.0 or expert_group > 1.0
 
 
 @kernel
@@ -255,6 +268,22 @@ def try_plan(
 
 
 @kernel
+def keep_plan(at: int, found: Found, worth: Worth) -> int:
+    """Count the plan just written at place `at`, and keep it if it may be listed.
+
+    Returns the next free place. Place 0 holds the smallest of the plans that do not fit.
+    """
+    found.tally[0] += 1
+    if found.peak[at] <= worth.room:
+        found.tally[1] += 1
+        return at + 1 if worth.everything or found.step_s[at] <= worth.keep_s else at
+    if found.peak[at] < found.peak[0]:
+        found.codes[0], found.owner[0] = found.codes[at], found.owner[at]
+        found.step_s[0], found.peak[0] = found.step_s[at], found.peak[at]
+    return at + 1 if worth.everything else at
+
+
+@kernel
 def smallest_first(
     at: int,
     ready: Ready,
@@ -263,11 +292,13 @@ def smallest_first(
     choice: tuple[int, int, int],
     machine: Machine,
     found: Found,
+    worth: Worth,
     room: float,
 ) -> int:
-    """Bisect for the fewest recomputed layers a chunk that fit; returns the next free place.
+    """Bisect for the fewest recomputed layers a chunk that fit into `room` bytes.
 
     Time grows and memory falls with every recomputed layer, so no other number can be better.
+    Returns the next free place.
     """
     low, high = 1, ready.most - 1
     while low <= high:
@@ -278,7 +309,7 @@ def smallest_first(
         )  # fmt: skip
         sums = sum_table(ready.loads, ready.mems, now)
         peak = try_plan(at, ready, sums, places, now, choice, machine, found)
-        at += 1
+        at = keep_plan(at, found, worth)
         if peak <= room:
             high = middle - 1
         else:
@@ -288,15 +319,16 @@ def smallest_first(
 
 @kernel
 def search_forms(
-    at: int, space: Space, ready: Ready, now: State, machine: Machine, found: Found, room: float
+    at: int, space: Space, ready: Ready, now: State, machine: Machine, found: Found, worth: Worth
 ) -> int:
     """Evaluate sharding and offload of one schedule and recompute; returns the next free place."""
     sums = sum_table(ready.loads, ready.mems, now)
     places = place_table(ready.loads, now)
     bisect = int(now.recompute) == FULL and space.first_layers == SMALLEST and ready.most > 1
+    bisect = bisect and space.first_only < 0
     for z in range(len(space.zeros)):
         zero = int(space.zeros[z])
-        if zero > 0 and ready.groups[0] <= 1.0:
+        if not sharding_matters(zero, z == 0, now.dp, now.expert_shard):
             continue
         for d in range(shard_choices(zero, len(ready.groups))):
             for oo in range(len(space.offload_optimizer)):
@@ -308,9 +340,12 @@ def search_forms(
                     )  # fmt: skip
                     choice = (d, oo, oa)
                     peak = try_plan(at, ready, sums, places, one, choice, machine, found)
-                    at += 1
-                    if bisect and peak <= room:
-                        at = smallest_first(at, ready, places, one, choice, machine, found, room)
+                    at = keep_plan(at, found, worth)
+                    for room in (worth.sure, worth.room):
+                        if bisect and peak <= room:
+                            at = smallest_first(
+                                at, ready, places, one, choice, machine, found, worth, room
+                            )
     return at
 
 
@@ -318,9 +353,10 @@ def search_forms(
 def worth_trying(space: Space, ready: Ready, now: State, machine: Machine, worth: Worth) -> bool:
     """Whether some plan of a layout and schedule can be fast enough and can fit.
 
-    The fastest has no recompute and no data-parallel traffic. The one that holds least recomputes
-    all layers, shards at the highest stage over the whole group and offloads all that is asked
-    for; 2 % more room allow for the layout, which differs a little with recompute.
+    The fastest has no recompute and no data-parallel traffic. The one that holds least shards over
+    the whole group and offloads all that is asked for; which recompute and ZeRO stage that is
+    depends on the layout (gathered parameters and recomputed layers stand whole), so all are
+    looked at. 2 % more room allow for the layout, which differs a little with recompute.
     """
     if not np.isfinite(worth.step_s):
         return True
@@ -330,14 +366,18 @@ def worth_trying(space: Space, ready: Ready, now: State, machine: Machine, worth
     if cost.step > worth.step_s:
         return False
     offload = (space.offload_optimizer.max(), space.offload_activations.max())
-    least = variant(
-        now, now.schedule, float(space.recomputes.max()), 0.0, float(space.zeros.max()),
-        ready.groups[0], offload,
-    )  # fmt: skip
-    sums = sum_table(ready.loads, ready.mems, least)
-    places = place_table(ready.loads, least)
-    peak = worst_device_bytes(sums, places, ready.end_mem, least, machine.memory)
-    return peak <= 1.02 * worth.room
+    places = place_table(ready.loads, now)
+    for r in range(len(space.recomputes) - 1, -1, -1):
+        for z in range(len(space.zeros) - 1, -1, -1):
+            least = variant(
+                now, now.schedule, float(space.recomputes[r]), 0.0, float(space.zeros[z]),
+                ready.groups[0], offload,
+            )  # fmt: skip
+            sums = sum_table(ready.loads, ready.mems, least)
+            peak = worst_device_bytes(sums, places, ready.end_mem, least, machine.memory)
+            if peak <= 1.02 * worth.room:
+                return True
+    return False
 
 
 @kernel
@@ -350,7 +390,7 @@ def search_schedule(
     full: bool,
     machine: Machine,
     found: Found,
-    room: float,
+    worth: Worth,
 ) -> int:
     """Evaluate the plans of one layout and schedule; returns the next free place.
 
@@ -360,8 +400,12 @@ def search_schedule(
         rec = int(space.recomputes[r])
         if (rec == FULL) != full:
             continue
-        forms = ready.most if rec == FULL and space.first_layers == EVERY else 1
-        for first in range(forms):
+        low, high = 0, 1
+        if rec == FULL and space.first_only >= 0:
+            low, high = space.first_only, space.first_only + 1
+        elif rec == FULL and space.first_layers == EVERY:
+            high = ready.most
+        for first in range(low, high):
             now = variant(state, float(schedule), float(rec), float(first), 0.0, 1.0, (0.0, 0.0))
-            at = search_forms(at, space, ready, now, machine, found, room)
+            at = search_forms(at, space, ready, now, machine, found, worth)
     return at

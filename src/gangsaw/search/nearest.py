@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from gangsaw.cost.memory_doc import interval
 from gangsaw.search.estimate import plan_doc
 from gangsaw.search.ranking import finish
 from gangsaw.search.space import (
@@ -16,6 +15,7 @@ from gangsaw.search.space import (
     narrower,
     search_all,
     stack_breadth,
+    sure_bytes,
     with_devices,
 )
 from gangsaw.spec.job import Job
@@ -23,10 +23,10 @@ from gangsaw.spec.job import Job
 Miss = dict[str, object]
 
 
-def _miss(searched: Searched, place: int, lacks: str, remedy: str) -> Miss:
+def _miss(searched: Searched, place: int, limits: Limits, lacks: str, remedy: str) -> Miss:
     ev = finish(searched, place)
     peak = float(searched.found.peak[place])
-    capacity = capacity_bytes(searched.job)
+    capacity = capacity_bytes(searched.job, limits.headroom_frac)
     return {
         "plan": plan_doc(ev.plan, ev.counts).model_dump(mode="json"),
         "devices": searched.job.cluster.devices,
@@ -38,14 +38,15 @@ def _miss(searched: Searched, place: int, lacks: str, remedy: str) -> Miss:
     }
 
 
-def smallest(job: Job, searched: Searched) -> Miss | None:
+def smallest(searched: Searched, limits: Limits) -> Miss | None:
     """The plan that holds least, and the memory that it lacks."""
     if not len(searched.found.peak):
         return None
     place = int(np.argmin(searched.found.peak))
-    short = float(searched.found.peak[place]) - capacity_bytes(job)
+    short = float(searched.found.peak[place])
+    short -= capacity_bytes(searched.job, limits.headroom_frac)
     lacks = f"{max(short, 0.0) / 2**30:.1f} GiB of device memory"
-    return _miss(searched, place, lacks, "a device with more memory")
+    return _miss(searched, place, limits, lacks, "a device with more memory")
 
 
 def with_offload(job: Job, limits: Limits) -> Miss | None:
@@ -54,7 +55,8 @@ def with_offload(job: Job, limits: Limits) -> Miss | None:
         narrower(stack_breadth(job.stack.name)), offload=((0.0, 1.0), (0.0, 1.0)), slack=np.inf
     )
     fixed = {k: v for k, v in limits.fixed.items() if not k.startswith("offload")}
-    return _fastest_fit(search_all(job, fixed, breadth), "host memory in use", "offload to host")
+    found = search_all(job, fixed, breadth, limits.headroom_frac)
+    return _fastest_fit(found, limits, "host memory in use", "offload to host")
 
 
 def with_more_devices(job: Job, limits: Limits) -> Miss | None:
@@ -62,28 +64,28 @@ def with_more_devices(job: Job, limits: Limits) -> Miss | None:
     fixed = {k: v for k, v in limits.fixed.items() if k not in ("dp", "num_microbatches")}
     for times in (2, 4, 8, 16, 32):
         more = with_devices(job, times * job.cluster.devices)
-        found = search_all(more, fixed, narrower(stack_breadth(job.stack.name)))
+        breadth = narrower(stack_breadth(job.stack.name))
+        found = search_all(more, fixed, breadth, limits.headroom_frac)
         need = (times - 1) * job.cluster.devices
-        miss = _fastest_fit(found, f"{need} devices", f"{more.cluster.devices} devices")
+        miss = _fastest_fit(found, limits, f"{need} devices", f"{more.cluster.devices} devices")
         if miss is not None:
             return miss
     return None
 
 
-def _fastest_fit(searched: Searched, lacks: str, remedy: str) -> Miss | None:
-    capacity = capacity_bytes(searched.job)
-    _, high = interval(1.0, searched.job.stack.memory_doubt_frac)
-    for limit in (capacity / high, capacity):
+def _fastest_fit(searched: Searched, limits: Limits, lacks: str, remedy: str) -> Miss | None:
+    capacity = capacity_bytes(searched.job, limits.headroom_frac)
+    for limit in (sure_bytes(capacity, searched.job.stack.memory_doubt_frac), capacity):
         places = np.flatnonzero(searched.found.peak <= limit)
         if len(places):
             place = int(places[np.argmin(searched.found.step_s[places])])
-            return _miss(searched, place, lacks, remedy)
+            return _miss(searched, place, limits, lacks, remedy)
     return None
 
 
 def missed_goal(searched: Searched, limits: Limits) -> Miss | None:
     """The fastest plan that fits, where only deadline or budget are missed."""
-    miss = _fastest_fit(searched, "", "")
+    miss = _fastest_fit(searched, limits, "", "")
     tokens = searched.job.recipe.tokens
     if miss is None or tokens is None:
         return None
@@ -109,5 +111,5 @@ def nearest_misses(job: Job, limits: Limits, parts: list[Searched]) -> list[Miss
     if goal:
         return sorted(goal, key=lambda m: float(str(m["step_time_s"])))[:3]
     found = [with_offload(job, limits), with_more_devices(job, limits)]
-    found += [smallest(s.job, s) for s in parts[:1]]
+    found += [smallest(s, limits) for s in parts[:1]]
     return [m for m in found if m is not None]

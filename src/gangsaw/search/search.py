@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -39,6 +39,8 @@ from gangsaw.search.space import (
 from gangsaw.spec.job import Job
 from gangsaw.spec.plan import Plan
 from gangsaw.spec.result import PlanListResult, PlanResult, SearchedDoc
+
+Place = tuple[Searched, int]
 
 
 @dataclass(frozen=True)
@@ -90,26 +92,6 @@ def only(searched: Searched, mask: Mask) -> Searched:
     return replace(searched, found=kept)
 
 
-def matches(plan: Plan, fixed: Mapping[str, object]) -> bool:
-    """Whether a plan has every field that the user fixed."""
-    for name in ("recompute_layers", "shard_group"):
-        wanted = fixed.get(name)
-        if wanted is not None and int(str(wanted)) != getattr(plan, name):
-            return False
-    return True
-
-
-def refine(searched: Searched, fixed: Mapping[str, object]) -> Searched:
-    """Only the plans with the fixed partial recompute and shard group, where these are fixed."""
-    if fixed.get("recompute_layers") is None and fixed.get("shard_group") is None:
-        return searched
-    keep = np.fromiter(
-        (matches(searched.plan_at(i), fixed) for i in range(len(searched.found.codes))),
-        dtype=bool, count=len(searched.found.codes),
-    )  # fmt: skip
-    return only(searched, keep)
-
-
 def check_fixed_legal(job: Job, limits: Limits) -> None:
     """Raise InputError where what the user fixed cannot be legal on its own."""
     known = {k: v for k, v in limits.fixed.items() if k in Plan.model_fields}
@@ -127,9 +109,7 @@ def search_counts(job: Job, limits: Limits, breadth: Breadth) -> Iterator[Search
     for devices in device_counts(job, limits):
         part = with_devices(job, devices)
         if job.recipe.global_batch and devices:
-            yield refine(
-                search_all(part, limits.fixed, breadth, limits.headroom_frac), limits.fixed
-            )
+            yield search_all(part, limits.fixed, breadth, limits.headroom_frac)
 
 
 def rank(parts: list[Searched], limits: Limits) -> list[Ranked]:
@@ -181,8 +161,7 @@ def search(job: Job, limits: Limits) -> PlanListResult:
     breadth = breadth_of(job, limits)
     parts = list(search_counts(job, limits, breadth))
     ranked = rank(parts, limits)
-    evaluated = sum(len(s.found.codes) for s in parts)
-    fit = sum(int(fitting(s, capacity_bytes(s.job, limits.headroom_frac))[1].sum()) for s in parts)
+    evaluated, fit = sum(s.evaluated for s in parts), sum(s.fit for s in parts)
     legal = sum(legal_plans(s.job, limits.fixed, breadth) for s in parts)
     if legal == 0:
         raise InputError(no_legal(job, limits))
@@ -195,12 +174,7 @@ def search(job: Job, limits: Limits) -> PlanListResult:
     from gangsaw.search.nearest import nearest_misses
 
     nearest = () if plans else nearest_misses(job, limits, parts)
-    pareto: list[PlanResult] = []
-    if ranked:
-        first = ranked[0].searched
-        sure, maybe = fitting(first, capacity_bytes(first.job, limits.headroom_frac))
-        places = pareto_places(first, sure if sure.any() else maybe)
-        pareto = [plan_result(finish(first, i)) for i in places]
+    pareto = [plan_result(finish(s, i)) for s, i in pareto_front(ranked, limits)]
     return PlanListResult(
         model=job.model.name,
         cluster=f"{job.cluster.name}:{job.cluster.devices}",
@@ -217,6 +191,24 @@ def search(job: Job, limits: Limits) -> PlanListResult:
             *search_notes(job, breadth, limits),
         ),
     )
+
+
+def pareto_front(ranked: list[Ranked], limits: Limits, most: int = 12) -> list[Place]:
+    """Plans that no other beats in time, memory and devices at once, fastest first."""
+    rows = []
+    for part in ranked:
+        s = part.searched
+        sure, maybe = fitting(s, capacity_bytes(s.job, limits.headroom_frac))
+        for place in pareto_places(s, sure if sure.any() else maybe):
+            key = float(s.found.step_s[place]), float(s.found.peak[place]), s.job.cluster.devices
+            rows.append((key, (s, place)))
+    rows.sort(key=lambda r: r[0])
+    front: list[tuple[tuple[float, float, int], Place]] = []
+    for key, at in rows:
+        if not any(k[1] <= key[1] and k[2] <= key[2] for k, _ in front):
+            front.append((key, at))
+    step = max(1, -(-len(front) // most))
+    return [at for _, at in front[::step]]
 
 
 def no_legal(job: Job, limits: Limits) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 
 from gangsaw.cost.ends import end_time
 from gangsaw.cost.evaluate import time_table
+from gangsaw.cost.kinds import kind_rows
 from gangsaw.cost.legal import divisors, legal_tp
 from gangsaw.cost.lower import (
     Lowered,
@@ -23,11 +24,12 @@ from gangsaw.cost.lower import (
     shape_of,
 )
 from gangsaw.cost.memory import end_memory, memory_table
-from gangsaw.cost.memory_doc import capacity_of, memory_state
+from gangsaw.cost.memory_doc import capacity_of, interval, memory_state
 from gangsaw.cost.types import Array
 from gangsaw.errors import InputError
 from gangsaw.jit import compiled
 from gangsaw.search.blocks import (
+    ENDS,
     STRIDE_DP,
     Tables,
     block_bounds,
@@ -70,19 +72,35 @@ class Breadth:
     hybrid: int = TIERS
     slack: float = 1.25
     offload: tuple[tuple[float, ...], tuple[float, ...]] = ((0.0,), (0.0,))
+    keep: float = 2.0
     schedules: tuple[str, ...] = ("1f1b", "interleaved", "gpipe", "bfs")
     zeros: tuple[int, ...] = (0, 1, 2, 3)
 
 
 @dataclass(frozen=True)
 class Searched:
-    """Every evaluated plan of one device count."""
+    """The plans of one device count that are worth a place: codes, times and peaks.
+
+    Plans that do not fit and those far behind the fastest are counted and not kept; place 0 may
+    hold the one that needs least memory of those that do not fit.
+    """
 
     job: Job
     low: Lowered
     blocks: Array
     found: Found
-    breadth: Breadth
+    space: Space
+    orders: tuple[str, ...]
+
+    @property
+    def evaluated(self) -> int:
+        """Plans whose time and memory were evaluated."""
+        return int(self.found.tally[0])
+
+    @property
+    def fit(self) -> int:
+        """Evaluated plans that may fit."""
+        return int(self.found.tally[1])
 
     def plan_at(self, index: int) -> Plan:
         """The plan at a place of the result arrays, without its stage layout."""
@@ -90,17 +108,16 @@ class Searched:
         schedule, v, rec, first, zero, shard, off_o, off_a = decode(int(self.found.codes[index]))
         tp, cp, pp, dp, ep, etp, mbs, sp, order = (int(x) for x in block[:9])
         group = dp * cp
-        choice = int(
-            shard_groups(self.breadth.hybrid, group, block[STRIDE_DP], self.low.net)[shard]
-        )
-        offload_o, offload_a = self.breadth.offload
+        choice = int(shard_groups(self.space, group, block[STRIDE_DP], self.low.net)[shard])
+        offload_o = float(self.space.offload_optimizer[off_o])
+        offload_a = float(self.space.offload_activations[off_a])
         return Plan(
             tp=tp, cp=cp, pp=pp, vpp=v, dp=dp, ep=ep, etp=etp, mbs=mbs,
             num_microbatches=self.job.recipe.global_batch // (dp * mbs),
             schedule=SCHEDULES[schedule], recompute=FORMS[rec], recompute_layers=first, zero=zero,
             shard_group=0 if choice == group or zero == 0 else choice, sequence_parallel=bool(sp),
-            offload_optimizer=offload_o[off_o], offload_activations=offload_a[off_a],
-            rank_order=ORDERS[order],
+            offload_optimizer=offload_o, offload_activations=offload_a,
+            rank_order=self.orders[order],
         )  # fmt: skip
 
 
@@ -119,22 +136,40 @@ def stack_breadth(stack: str) -> Breadth:
     return Breadth()
 
 
-def _allowed(name: str, values: Sequence[int], fixed: Mapping[str, object]) -> list[int]:
+def _fixed(name: str, fixed: Mapping[str, object], default: int) -> int:
     wanted = fixed.get(name)
-    if wanted is None:
+    return default if wanted is None else int(str(wanted))
+
+
+def _allowed(name: str, values: Sequence[int], fixed: Mapping[str, object]) -> list[int]:
+    number = _fixed(name, fixed, 0)
+    if not number:
         return list(values)
-    number = int(str(wanted))
     return [number] if number in values else []
 
 
-def expert_splits(model: ModelSpec, ranks: int, tp: int) -> list[tuple[int, int]]:
-    """(ep, etp) pairs over the tp x cp x dp ranks of a stage."""
+def orders_of(fixed: Mapping[str, object]) -> tuple[str, ...]:
+    """Rank orders that are searched: the user's own, whatever it is, or the usual two."""
+    wanted = fixed.get("rank_order")
+    return ORDERS if wanted is None else (str(wanted),)
+
+
+def stages_of(fixed: Mapping[str, object]) -> tuple[int, ...]:
+    """The user's own layers of each chunk; empty where the layout is solved."""
+    wanted = fixed.get("stages")
+    return tuple(int(n) for n in wanted) if isinstance(wanted, tuple | list) else ()
+
+
+def expert_splits(
+    model: ModelSpec, ranks: int, tp: int, fixed: Mapping[str, object]
+) -> list[tuple[int, int]]:
+    """(ep, etp) pairs over the tp x cp x dp ranks of a stage; etp is 1 or tp unless fixed."""
     moes = [k.moe for k in model.kinds if k.moe is not None]
     if not moes:
         return [(1, 1)]
     experts = divisors(moes[0].experts)
     pairs = []
-    for etp in sorted({1, tp}):
+    for etp in sorted({_fixed("etp", fixed, 1), _fixed("etp", fixed, tp)}):
         if any(m.expert.ffn % etp for m in moes):
             continue
         for ep in experts:
@@ -148,18 +183,22 @@ def degree_splits(
 ) -> Iterator[tuple[int, int, int, int, int, int]]:
     """Every (tp, cp, pp, dp, ep, etp) of the cluster's devices that the model's shapes allow."""
     n, batch, s = job.cluster.devices, job.recipe.global_batch, job.recipe.seq_len
-    layers = job.model.layers
+    chunks, shard = len(stages_of(fixed)), _fixed("shard_group", fixed, 0)
+    most_cp = max(MAX_CP, _fixed("cp", fixed, 1))
+    most_pp = chunks or job.model.layers + ENDS
     tps = _allowed("tp", [t for t in legal_tp(job.model, MAX_TP) if n % t == 0], fixed)
     for tp in tps:
-        cps = [c for c in divisors(n // tp, MAX_CP) if c == 1 or s % (2 * c) == 0]
+        cps = [c for c in divisors(n // tp, most_cp) if c == 1 or s % (2 * c) == 0]
         for cp in _allowed("cp", cps, fixed):
-            pps = [p for p in divisors(n // tp // cp) if p <= layers]
+            pps = [p for p in divisors(n // tp // cp) if p <= most_pp]
             for pp in _allowed("pp", pps, fixed):
                 dp = n // tp // cp // pp
                 if batch % dp or not _allowed("dp", [dp], fixed):
                     continue
-                for ep, etp in expert_splits(job.model, tp * cp * dp, tp):
-                    if _allowed("ep", [ep], fixed) and _allowed("etp", [etp], fixed):
+                if (chunks and chunks % pp) or (shard and dp * cp % shard):
+                    continue
+                for ep, etp in expert_splits(job.model, tp * cp * dp, tp, fixed):
+                    if _allowed("ep", [ep], fixed):
                         yield tp, cp, pp, dp, ep, etp
 
 
@@ -174,7 +213,7 @@ def _sequence_parallel(job: Job, tp: int, cp: int, fixed: Mapping[str, object]) 
 def blocks_of(job: Job, fixed: Mapping[str, object]) -> Array:
     """(B, 16): degrees, microbatch, sequence parallelism, rank order and strides of each block."""
     rows = []
-    wanted_order = fixed.get("rank_order")
+    orders = orders_of(fixed)
     for tp, cp, pp, dp, ep, etp in degree_splits(job, fixed):
         micro = divisors(job.recipe.global_batch // dp)
         per = job.recipe.global_batch // dp
@@ -182,11 +221,8 @@ def blocks_of(job: Job, fixed: Mapping[str, object]) -> Array:
         degrees = {"tp": tp, "cp": cp, "pp": pp, "dp": dp, "ep": ep, "etp": etp}
         for mbs in _allowed("mbs", [b for b in micro if per // b in steps], fixed):
             for sp in _sequence_parallel(job, tp, cp, fixed):
-                for code, order in enumerate(ORDERS):
-                    if wanted_order is not None and order != wanted_order:
-                        continue
-                    far = pp > 1 and dp > 1 and ep * etp <= tp * cp
-                    if code and not far and wanted_order is None:
+                for code, order in enumerate(orders):
+                    if code and not (pp > 1 and dp > 1 and ep * etp <= tp * cp):
                         continue
                     strides = axis_strides(order.split("-"), degrees)
                     rows.append([tp, cp, pp, dp, ep, etp, mbs, sp, code, *strides])
@@ -201,8 +237,12 @@ def space_of(job: Job, breadth: Breadth, fixed: Mapping[str, object]) -> Space:
     forms = [i for i, f in enumerate(FORMS) if fixed.get("recompute") in (None, f)]
     zeros = [z for z in breadth.zeros if fixed.get("zero") in (None, z)]
     if fixed.get("zero") is not None and not zeros:
-        zeros = [int(str(fixed["zero"]))]
-    wanted = fixed.get("vpp")
+        zeros = [_fixed("zero", fixed, 0)]
+    if fixed.get("shard_group"):
+        zeros = [z for z in zeros if z > 0]
+    first = fixed.get("recompute_layers")
+    if first:
+        forms = [FORMS.index("full")]
     return Space(
         schedules=np.array([schedule_code(s) for s in schedules], dtype=np.int64),
         recomputes=np.array(forms, dtype=np.int64),
@@ -211,20 +251,29 @@ def space_of(job: Job, breadth: Breadth, fixed: Mapping[str, object]) -> Space:
         hybrid=breadth.hybrid,
         offload_optimizer=np.array(breadth.offload[0], dtype=np.float64),
         offload_activations=np.array(breadth.offload[1], dtype=np.float64),
-        min_chunks=int(str(wanted)) if wanted else 1,
-        max_chunks=int(str(wanted)) if wanted else MAX_CHUNKS,
+        min_chunks=_fixed("vpp", fixed, 1),
+        max_chunks=_fixed("vpp", fixed, max(MAX_CHUNKS, len(stages_of(fixed)))),
         multiple=int(job.stack.name.startswith(("megatron", "zero-bubble"))),
         order=layer_order(job.model),
         kinds=kind_count(job.model),
         mtp=end_layers(job.model)[0],
         vision=end_layers(job.model)[1],
         global_batch=float(job.recipe.global_batch),
+        first_only=-1 if first is None else int(str(first)),
+        shard_only=_fixed("shard_group", fixed, 0),
+        stages=np.array(stages_of(fixed), dtype=np.float64),
     )
 
 
 def capacity_bytes(job: Job, headroom_frac: float = 0.0) -> float:
     """Bytes under which a plan is taken as fitting: usable, less the wanted headroom."""
     return capacity_of(job.cluster) * (1.0 - headroom_frac)
+
+
+def sure_bytes(capacity: float, doubt_frac: float) -> float:
+    """Bytes under which a plan surely fits: the whole 80 % interval of its peak does."""
+    low, _ = interval(capacity, doubt_frac)
+    return low
 
 
 def search_all(
@@ -235,26 +284,36 @@ def search_all(
     blocks = blocks_of(job, fixed)
     space = space_of(job, breadth, fixed)
     base, state = cut_of(Plan(), job.recipe), memory_state(Plan(), job.recipe)
+    kinds = kind_rows(low.kinds)
     machine = Machine(low.device, low.net, low.stack, low.memory)
     total = done = 0
     if len(blocks):
         total = int(compiled(count_plans)(blocks, space, low.net))
         if math.isfinite(breadth.slack):
-            bounds = compiled(block_bounds)(blocks, space, low.kinds, low.ends, base, machine)
+            bounds = compiled(block_bounds)(blocks, space, kinds, low.ends, base, machine)
             blocks = np.ascontiguousarray(blocks[np.argsort(bounds, kind="stable")])
     found = Found(
-        np.empty(total, np.int64),
-        np.empty(total, np.int32),
-        np.empty(total, np.float32),
-        np.empty(total, np.float32),
+        np.empty(total + 1, np.int64),
+        np.empty(total + 1, np.int32),
+        np.empty(total + 1, np.float32),
+        np.empty(total + 1, np.float32),
+        np.zeros(2, np.int64),
     )
+    first = 1
     if total:
+        room = capacity_bytes(job, headroom_frac)
+        rooms = (room, sure_bytes(room, job.stack.memory_doubt_frac))
         done = compiled(search_blocks)(
-            blocks, space, low.kinds, low.ends, base, state, machine, found,
-            capacity_bytes(job, headroom_frac), breadth.slack,
+            blocks, space, kinds, low.ends, base, state, machine, found, rooms,
+            (breadth.slack, breadth.keep),
         )  # fmt: skip
-    kept = Found(found.codes[:done], found.owner[:done], found.step_s[:done], found.peak[:done])
-    return Searched(job, low, blocks, kept, breadth)
+        # With everything kept, place 0 is a copy.
+        first = 0 if math.isfinite(found.peak[0]) and math.isfinite(breadth.keep) else 1
+    kept = Found(
+        found.codes[first:done], found.owner[first:done], found.step_s[first:done],
+        found.peak[first:done], found.tally,
+    )  # fmt: skip
+    return Searched(job, low, blocks, kept, space, orders_of(fixed))
 
 
 def legal_plans(job: Job, fixed: Mapping[str, object], breadth: Breadth) -> int:
@@ -268,7 +327,7 @@ def legal_plans(job: Job, fixed: Mapping[str, object], breadth: Breadth) -> int:
 
 
 def exhaustive(breadth: Breadth) -> Breadth:
-    """Every plan, also those that cannot be best."""
+    """Every plan is evaluated, also those that cannot be best."""
     return replace(breadth, first_layers=EVERY, hybrid=EVERY, slack=math.inf)
 
 
@@ -315,8 +374,7 @@ def narrower(breadth: Breadth) -> Breadth:
 
 def layout_of(searched: Searched, plan: Plan) -> tuple[int, ...]:
     """The stage layout that the search solved for a plan."""
-    job, low = searched.job, searched.low
-    space = space_of(job, searched.breadth, {})
+    job, low, space = searched.job, searched.low, searched.space
     cut, strides = (
         cut_of(plan, job.recipe),
         axis_strides(
@@ -333,6 +391,6 @@ def layout_of(searched: Searched, plan: Plan) -> tuple[int, ...]:
     shape = shape_of(plan.schedule)
     counts = compiled(layout)(
         space, tables, plan.pp, plan.vpp, shape, plan.recompute == "full",
-        end_seconds(space, tables),
+        end_seconds(space, tables, plan.recompute == "full"),
     )  # fmt: skip
     return tuple(int(n) for n in counts)
