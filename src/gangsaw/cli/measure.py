@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -123,15 +122,3 @@ def _comments(facts: dict[str, Any]) -> list[str]:
     if facts["noise"]["too_noisy"]:
         lines.append("The machine was too noisy: measure again when nothing else runs.")
     return lines
-
-
-def results_folder(name: str) -> Path:
-    """The folder of a measurement that a user names; InputError when it holds none."""
-    from gangsaw.run.measure import RESULTS
-
-    path = Path(name)
-    if not (path / RESULTS).is_file():
-        raise InputError(
-            f"{name} holds no measurement ({RESULTS}). Legal: --out of gangsaw measure"
-        )
-    return path
