@@ -1,7 +1,8 @@
 """From all evaluated plans to the short list: who is listed, with which merit, and why.
 
-The list is ordered by step time. Plans that differ only in how state is sharded, in rank order or
-in sequence parallelism count as one choice, of which the fastest is shown.
+The list is ordered by step time. Plans that differ only in chunks a rank, in how state is sharded,
+in rank order or in sequence parallelism count as one choice; of those that are within half a per
+cent of its fastest, which no prediction can tell apart, the simplest is shown.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from gangsaw.spec.result import PlanResult
 
 SAFE_SLACK, SIMPLE_SLACK = 1.2, 1.1
 """How much slower than the fastest the safest and the simplest plan may be to be named."""
+ALIKE = 1.005
+"""Plans of one choice within this factor of its fastest cannot be told apart."""
 LOOK = 4000
 """Evaluated plans looked at, fastest first, for the distinct choices of the list."""
 WORTH_RISK = 0.97
@@ -40,7 +43,7 @@ class Merit:
 def choice_of(plan: Plan) -> tuple[object, ...]:
     """What makes a plan another choice to a user."""
     return (
-        plan.tp, plan.cp, plan.pp, plan.vpp, plan.dp, plan.ep, plan.etp, plan.mbs, plan.schedule,
+        plan.tp, plan.cp, plan.pp, plan.dp, plan.ep, plan.etp, plan.mbs, plan.schedule,
         plan.recompute, bool(plan.recompute_layers), plan.zero >= 3, plan.offload_optimizer > 0,
         plan.offload_activations > 0,
     )  # fmt: skip
@@ -72,16 +75,20 @@ def distinct(searched: Searched, mask: Mask, wanted: int) -> list[int]:
     times = searched.found.step_s[places]
     many = min(LOOK, len(places))
     first = np.argpartition(times, many - 1)[:many]
-    seen: set[tuple[object, ...]] = set()
-    out: list[int] = []
+    best: dict[tuple[object, ...], float] = {}
+    shown: dict[tuple[object, ...], tuple[int, int]] = {}
     for place in places[first[np.lexsort((searched.found.peak[places[first]], times[first]))]]:
-        choice = choice_of(searched.plan_at(int(place)))
-        if choice not in seen:
-            seen.add(choice)
-            out.append(int(place))
-            if len(out) == wanted:
-                break
-    return out
+        plan = searched.plan_at(int(place))
+        choice, seconds = choice_of(plan), float(searched.found.step_s[place])
+        if choice not in best:
+            if len(best) == wanted:
+                continue
+            best[choice] = seconds
+            shown[choice] = (complexity(plan), int(place))
+        elif seconds <= best[choice] * ALIKE and complexity(plan) < shown[choice][0]:
+            shown[choice] = (complexity(plan), int(place))
+    out = [place for _, place in shown.values()]
+    return sorted(out, key=lambda i: float(searched.found.step_s[i]))
 
 
 def safest(searched: Searched, mask: Mask, fastest_s: float) -> int | None:
