@@ -94,7 +94,7 @@ def site_rows(site: Site, items: Sequence[Judged]) -> tuple[SiteRow, ...]:
                 place=tuple(round(float(v), 6) for v in view.z),
                 routed=view.moe,
                 extra_sd=round(view.extra_sd, 6),
-                bad_prob=min(1.0, max(0.0, bad)),
+                bad_prob=round(min(1.0, max(0.0, bad)), 4),
             )
         )
     return tuple(out)

@@ -38,7 +38,7 @@ PRIORS: dict[str, Prior] = {
     "tp_bwd": Prior(0.2, 0.0, 0.15, "the same in backward, over forward"),
     "cp": Prior(0.4, 0.0, 0.0, "share of context-parallel exchange that is not hidden"),
     "ep": Prior(0.3, 0.0, 0.25, "share of expert dispatch that is not hidden"),
-    "dp": Prior(0.25, 0.0, 0.35, "time of a step's gradient reduction and parameter gather"),
+    "dp": Prior(0.1, 0.0, 0.5, "time of a step's gradient reduction and parameter gather"),
     "zero3": Prior(0.3, 0.0, 0.3, "share of parameter gathers that cannot be hidden"),
     "pp": Prior(0.3, 0.0, 0.3, "share of stage transfers that is not hidden"),
     "step": Prior(0.3, 0.0, 0.6, "host time of a step"),

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from gangsaw.cost.fitted import device_family
+from gangsaw.fit.row_model import whole
 from gangsaw.read.stacks import load_stack
 from gangsaw.spec import StackProfile
 
@@ -107,18 +108,34 @@ def stacks_of(row: Row, assumed: list[str]) -> tuple[tuple[StackProfile, float],
         mixed = [
             (s.model_copy(update={"time_doubt_frac": base.time_doubt_frac}), w) for s, w in mixed
         ]
-    elif name == "torchtitan" and "compile" not in words(row, "framework", "notes", "kernel"):
-        if is_fp8(row):
-            # Eight-bit linear layers are only fast there when the casts are compiled.
-            mixed = [(profile("torchtitan-compiled"), 1.0)]
-        else:
-            assumed.append("stack: eager or compiled")
-            mixed = [(profile("torchtitan"), 0.5), (profile("torchtitan-compiled"), 0.5)]
     elif name == "torchtitan":
-        mixed = [(profile("torchtitan-compiled"), 1.0)]
+        mixed = _torchtitan(row, assumed)
     else:
         mixed = [(profile(name), 1.0)]
     return tuple((adjusted(stack, row), weight) for stack, weight in mixed)
+
+
+def _torchtitan(row: Row, assumed: list[str]) -> list[tuple[StackProfile, float]]:
+    """Eager or compiled, with tensor parallelism asynchronous or not, as far as the row says."""
+    text = words(row, "framework", "kernel", "stack")
+    eager, quick = profile("torchtitan"), profile("torchtitan-compiled")
+    if "compile" in text or is_fp8(row):
+        # Eight-bit linear layers are only fast there when the casts are compiled.
+        found = [(quick, 1.0)]
+    elif "eager" in text:
+        found = [(eager, 1.0)]
+    else:
+        assumed.append("stack: eager or compiled")
+        found = [(eager, 0.5), (quick, 0.5)]
+    if whole(row["plan"].get("tp") or 1) <= 1 or "async" in text:
+        return found
+    assumed.append("tensor parallelism: asynchronous or not")
+    hidden = {"tp_exposed_fwd_frac": 0.4, "tp_exposed_bwd_frac": 0.4}
+    return [
+        (s.model_copy(update={"time": s.time.model_copy(update=change)}), w / 2.0)
+        for s, w in found
+        for change in ({}, hidden)
+    ]
 
 
 def adjusted(stack: StackProfile, row: Row) -> StackProfile:

@@ -88,7 +88,7 @@ def source_of(row: Row) -> str:
         return str(source["title"])
     if isinstance(source, str) and source:
         return source
-    return str(row["id"]).split("/")[0]
+    return str(row.get("id")).split("/")[0]
 
 
 def precision_of(row: Row) -> str:
@@ -133,6 +133,8 @@ def _degrees(row: Row, assumed: list[str]) -> dict[str, int]:
     tp, pp, cp = (max(1, whole(p.get(k) or 1)) for k in ("tp", "pp", "cp"))
     devices = whole(row["hardware"].get("devices") or tp * pp * cp * whole(p.get("dp") or 1))
     dp = whole(p.get("dp") or max(1, devices // (tp * pp * cp)))
+    if tp * pp * cp > devices:
+        raise ValueError(f"tp x pp x cp = {tp} x {pp} x {cp} is more than {devices} devices")
     if tp * pp * cp * dp != devices:
         dp = max(1, devices // (tp * pp * cp))
         assumed.append(f"dp={dp} from the devices")
@@ -143,6 +145,22 @@ def _degrees(row: Row, assumed: list[str]) -> dict[str, int]:
         ep = fits[-1] if fits else 1
         assumed.append(f"ep={ep}: the largest that fits inside a stage")
     return {"tp": tp, "pp": pp, "cp": cp, "dp": dp, "ep": ep, "etp": etp}
+
+
+MOST = {"tp": 4096, "pp": 4096, "cp": 4096, "dp": 10**6, "ep": 10**5, "etp": 4096}
+"""Degrees beyond which a row is taken as a slip of the pen."""
+MOST_LAYERS = 4096
+
+
+def check_size(degrees: Mapping[str, int], layers: int) -> None:
+    """Raise ValueError for a plan or model of a size that no machine has."""
+    for name, most in MOST.items():
+        if degrees[name] > most:
+            raise ValueError(f"{name}={degrees[name]} is more than {most}")
+    if not 0 < layers <= MOST_LAYERS:
+        raise ValueError(f"layers={layers} is not between 1 and {MOST_LAYERS}")
+    if degrees["pp"] > layers + 2:
+        raise ValueError(f"pp={degrees['pp']} for {layers} layers")
 
 
 def _chunks(row: Row, pp: int, layers: int, assumed: list[str]) -> tuple[str, int]:
@@ -169,6 +187,7 @@ def plan_of(row: Row, assumed: list[str], mbs: int, recompute: str, layers: int)
     """The plan of a row, with a microbatch and a recompute where it states none."""
     p = row["plan"]
     d = _degrees(row, assumed)
+    check_size(d, layers)
     schedule, vpp = _chunks(row, d["pp"], layers, assumed)
     gbs = whole(p.get("gbs") or d["dp"] * mbs * whole(p.get("num_microbatches") or 1))
     m = max(1, round(gbs / (d["dp"] * mbs)))
@@ -291,6 +310,9 @@ def cluster_of_row(row: Row, devices: int) -> ClusterSpec:
 
 def _candidates(row: Row, assumed: list[str]) -> tuple[Candidate, ...]:
     p = row["plan"]
+    layers = row["model"].get("layers")
+    if layers and whole(layers) > MOST_LAYERS:
+        raise ValueError(f"layers={layers} is more than {MOST_LAYERS}")
     model = model_of(row, assumed)
     mbs_choices: tuple[tuple[int, float], ...] = ((1, 0.7), (2, 0.2), (4, 0.1))
     if p.get("mbs"):

@@ -86,7 +86,7 @@ def fit_sweep(points: list[Point], device: Device) -> SiteGemm:
 
     start = np.log([device.gemm_frac, max(10.0, device.gemm_k0)])
     found = least_squares(
-        lambda x: np.concatenate([weight * curve(x), (x - start) / np.array([3.0, 6.0])]),
+        lambda x: np.concatenate([weight * curve(x), (x - start) / np.array([20.0, 20.0])]),
         start,
         loss="soft_l1",
         f_scale=0.1,

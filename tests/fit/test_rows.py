@@ -1,0 +1,137 @@
+"""Rows of measured runs become jobs and plans; what is absurd is skipped with a reason."""
+
+import copy
+
+import pytest
+
+from gangsaw.fit.row_model import likely_heads, whole
+from gangsaw.fit.row_stack import stack_name, stacks_of
+from gangsaw.fit.rows import load_shipped, read_row, schedule_of, shipped_sources
+from gangsaw.fit.validate import validate
+
+ROW = {
+    "id": "mine/1",
+    "model": {"name": "x", "layers": 32, "hidden": 4096, "heads": 32, "seq_len": 2048, "vocab": 32000,
+              "ffn": 11008, "gated_mlp": True},
+    "hardware": {"device": "a100-sxm-80g", "devices": 64, "per_node": 8},
+    "plan": {"tp": 2, "pp": 4, "mbs": 1, "gbs": 512, "framework": "our own trainer",
+             "flash_attention": True, "recompute": "none"},
+    "measured": {"step_time_s": 10.0, "oom": False},
+    "kind": "step",
+    "quality": "A",
+}  # fmt: skip
+
+
+def row(**changes):
+    out = copy.deepcopy(ROW)
+    for path, value in changes.items():
+        part, key = path.split("__")
+        out[part][key] = value
+    return out
+
+
+@pytest.mark.parametrize(
+    ("framework", "plan", "device", "name"),
+    [
+        ("Megatron-LM (NGC pytorch 20.12)", {}, "a100-sxm-80g", "megatron-lm-2021"),
+        ("Megatron-LM", {}, "a100-sxm-80g", "megatron-lm-2022-sp"),
+        ("Megatron-LM", {}, "h100-sxm", "megatron-core-te"),
+        ("Megatron-LM 23e00ed + TE 2.11", {"flash_attention": True}, "b200", "megatron-core-te"),
+        ("NeMo/Megatron-Core", {"precision": "FP8-CS"}, "h100-sxm", "megatron-core-te-fp8"),
+        ("Megatron-DeepSpeed", {"precision": "bf16 (fp32 grads)"}, "a100-sxm-80g", "megatron-deepspeed-bf16"),
+        ("Megatron-DeepSpeed", {}, "a100-sxm-80g", "megatron-deepspeed-fp16"),
+        ("llm-foundry (Composer/PyTorch FSDP)", {}, "h100-sxm", "fsdp1"),
+        ("Megatron-LM (sail-sg fork)", {}, "a100-sxm-80g", "zero-bubble"),
+        ("MaxText (JAX)", {}, "tpu-v5p", "jax-maxtext"),
+        ("our own trainer", {}, "a100-sxm-80g", "unknown"),
+        ("", {}, "a100-sxm-80g", "unknown"),
+    ],
+)  # fmt: skip
+def test_framework_text_names_a_profile(framework, plan, device, name):
+    r = row(plan__framework=framework, hardware__device=device, plan__flash_attention=None)
+    r["plan"].update(plan)
+    assert stack_name(r) == name
+
+
+def test_unknown_stack_is_a_mixture_with_weights():
+    found = stacks_of(row(), [])
+    assert len(found) >= 4
+    assert sum(w for _, w in found) == pytest.approx(1.0)
+    kernels = {s.time.attention_kernel for s, _ in found}
+    assert "unfused" not in kernels  # the row says flash attention
+
+
+def test_fused_norm_kernel_keeps_less():
+    plain = stacks_of(row(plan__kernel="flash_attn2"), [])[0][0]
+    fused = stacks_of(row(plan__kernel="flash_attn2 + RMS kernel"), [])[0][0]
+    assert fused.memory.norm_bytes < plain.memory.norm_bytes
+    assert fused.time.traffic_factor <= plain.time.traffic_factor
+
+
+def test_overlap_off_exposes_everything():
+    r = row(plan__framework="Megatron-LM + TE", plan__overlap="all TP/PP/grad overlap off")
+    time = stacks_of(r, [])[0][0].time
+    assert (time.tp_exposed_fwd_frac, time.dp_overlap_backward_frac) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("ZB-1p", "zb-h1"), ("ZB-2p", "zb-h2"), ("ZB-V", "zb-v"), ("V-Half", "v-half"),
+     ("1F1B", "1f1b"), ("interleaved 1f1b", "1f1b"), (None, "1f1b")],
+)  # fmt: skip
+def test_schedule_names(text, name):
+    assert schedule_of(row(plan__schedule=text)) == name
+
+
+def test_named_model_stands_for_missing_shapes():
+    r = row()
+    r["model"] = {"name": "Llama 3.1 8B", "seq_len": 8192}
+    found = read_row(r)
+    assert found.skipped is None
+    assert found.candidates[0].job.model.layers == 32
+    assert any("named model" in a for a in found.assumed)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model__layers": -3}, {"model__hidden": "wide"}, {"model__heads": 0.5},
+        {"plan__tp": 7}, {"plan__mbs": float("nan")}, {"plan__gbs": 1e400},
+        {"hardware__device": "abacus"}, {"hardware__devices": 0}, {"plan__pp": 10**9},
+        {"plan__ep": 3}, {"model__seq_len": None}, {"measured__step_time_s": "fast"},
+        {"measured__peak_mem_gb": -1}, {"model__vocab": []}, {"plan__recompute": {"a": 1}},
+    ],
+)  # fmt: skip
+def test_absurd_rows_never_crash(change):
+    (found,) = validate([row(**change)]).rows
+    assert found.skipped or found.predicted_step_time_s > 0
+
+
+@pytest.mark.parametrize(
+    "broken", [{}, {"id": 3}, {"id": "a", "model": 4, "hardware": {}, "plan": {}}]
+)
+def test_rows_without_parts_are_skipped(broken):
+    (found,) = validate([broken]).rows
+    assert found.skipped
+
+
+def test_no_shipped_row_with_a_stated_plan_is_skipped():
+    need = ("tp", "pp", "mbs", "gbs")
+    for source in shipped_sources():
+        for r in load_shipped(source):
+            stated = all(r["plan"].get(k) for k in need) and all(
+                r["model"].get(k) for k in ("layers", "hidden", "seq_len")
+            )
+            if stated and r["hardware"].get("devices"):
+                assert read_row(r).skipped is None, r["id"]
+
+
+def test_heads_are_usual_ones():
+    assert likely_heads(4096) == 32
+    assert 14400 % likely_heads(14400) == 0
+
+
+@pytest.mark.parametrize("bad", [-1, 1.5, float("inf"), "x", None])
+def test_whole_numbers_only(bad):
+    with pytest.raises(ValueError, match="not a"):
+        whole(bad)
