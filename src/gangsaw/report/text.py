@@ -213,7 +213,7 @@ def _plan_block(number: int, plan: PlanResult, console: Console, number_shown: b
         "", f"EP {p.ep}  ETP {p.etp}  batch {p.mbs} x {p.num_microbatches}",
         f"MFU {format_frac(plan.mfu_frac)}",
         words.memory_use(plan) if wide else words.memory_use(plan).replace(" of ", "/"),
-        idle if wide else idle.replace("device-h", "dev-h"),
+        idle if wide else idle.replace("device-", "dev-"),
     )  # fmt: skip
     table.add_row("", words.choices(p), rate, _free(plan, wide), _money(plan, wide))
     console.print(table)

@@ -179,7 +179,9 @@ def limits(result: PlanResult) -> str:
 
 
 def idle_hours(bill: BillDoc) -> str:
-    """Idle device-hours of a step."""
+    """Idle device-hours of a step; in device-seconds where hours would be thousandths."""
+    if 0 < bill.idle_device_hours < 0.01:
+        return f"{significant(bill.idle_device_hours * HOUR_S)} idle device-s"
     return f"{significant(bill.idle_device_hours)} idle device-h"
 
 
