@@ -128,6 +128,7 @@ class CollectiveDoc(Document):
     bytes_each: float
     seconds_each: float
     exposed_s_per_step: float
+    bound_s: float = Field(0.0, description="of one: bytes at the line rate, nothing else")
 
 
 class WaterfallStep(Document):
