@@ -277,13 +277,14 @@ def combine(
             stack.zero3_overlap,
         )
         link = kept * state.offload_activations / (0.8 * device.pcie)
-        wait_f = max(0.0, link - row[FWD])
-        wait_b = max(0.0, link - row[BWD] - row[WGRAD])
         tp_b = row[TP_B] + full * row[TP_R]
         cp_b = row[CP_B] + full * row[CP_F]
         ep_b = row[EP_B] + full * row[EP_F]
         host_f = row[HOST_F] + overhead
         host_b = row[HOST_B] + full * row[HOST_R] + overhead
+        # Copies to the host run on while the device computes or waits for launches.
+        wait_f = max(0.0, link - row[FWD] - host_f)
+        wait_b = max(0.0, link - row[BWD] - row[WGRAD] - host_b)
         f = row[FWD] + row[TP_F] + row[CP_F] + row[EP_F] + host_f + extra_f + wait_f + steady
         b = row[BWD] + again + tp_b + cp_b + ep_b + host_b + extra_b + wait_b + steady
         w = row[WGRAD]
