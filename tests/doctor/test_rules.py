@@ -300,6 +300,8 @@ CASES = {
     "DS018": (neox(num_layers=3), neox()),
     "DS019": (neox(hidden_size=6100), neox()),
     "DS020": (neox(max_position_embeddings=1024), neox()),
+    "DS021": (deepspeed({"zero_optimization.stage": 3, "zero_optimization.mics_shard_size": 4}), deepspeed({"zero_optimization.stage": 3, "zero_optimization.zero_hpz_partition_size": 4})),
+    "DS022": (deepspeed({"elasticity": {"enabled": True}}), deepspeed({"elasticity": {"enabled": False}})),
     "NT002": (nanotron(tp=3), nanotron()),
     "NT003": (nanotron(tp_mode="ALL_REDUCE"), nanotron()),
     "NT004": (nanotron(zero_stage=3), nanotron()),
@@ -374,7 +376,10 @@ ON_CLUSTER = {
     "WS026": ((megatron(nodes=1, tensor_model_parallel_size=1, sequence_parallel=NO, pipeline_model_parallel_size=1, num_layers=80, hidden_size=8192, ffn_hidden_size=28672, num_attention_heads=64), "h100-sxm:8"), (megatron(), "h100-sxm:32")),
     "WS027": ((megatron(nodes=1, tensor_model_parallel_size=1, sequence_parallel=NO, pipeline_model_parallel_size=8, num_layers=24, hidden_size=2048, ffn_hidden_size=8192, num_attention_heads=16, num_query_groups=16, vocab_size=50304), "h100-sxm:8"), (megatron(), "h100-sxm:32")),
 }  # fmt: skip
-OLD = {"MLM015": "core_r0.7", "MLM019": "core_r0.12", "WM022": "core_r0.3"}
+OLD = {
+    "MLM015": "core_r0.7", "MLM019": "core_r0.12", "WM022": "core_r0.3",
+    "DS010": "0.18", "DS011": "0.18", "DS013": "0.17", "DS015": "0.18",
+}  # fmt: skip
 PYTHON_ONLY = {
     "TT027": "['tok_embeddings', 'layers.0'], ['layers.1', 'layers.2'], ['layers.3'], ['norm', 'output']",
     "TT028": "['tok_embeddings', 'layers.0'], ['layers.1', 'layers.2'], ['layers.3', 'norm', 'output']",

@@ -143,3 +143,32 @@ def test_deepspeed_json_elsewhere_is_not_read(tmp_path):
     )
     found = read_launch(script)
     assert any("not read" in entry for entry in found.unread)
+
+
+def test_verl_step_takes_every_answer_of_the_mini_batch():
+    actor = "actor_rollout_ref.actor."
+    text = (
+        "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen3-30B-A3B"
+        f" {actor}ppo_mini_batch_size=128 {actor}ppo_micro_batch_size_per_gpu=1"
+        f" {actor}megatron.tensor_model_parallel_size=2 actor_rollout_ref.rollout.n=8"
+        " trainer.nnodes=4 trainer.n_gpus_per_node=8\n"
+    )
+    plan = read_launch_text(text, "verl.sh").plan
+    assert plan is not None
+    assert (plan.dp, plan.num_microbatches) == (16, 64)
+
+
+def test_nanotron_defaults_and_stages():
+    text = """model:
+  model_config: {hidden_size: 2048, intermediate_size: 8192, num_attention_heads: 32,
+    num_hidden_layers: 24, num_key_value_heads: 32, vocab_size: 49152}
+optimizer: {zero_stage: 3}
+parallelism: {dp: 2, pp: 4, tp: 1}
+tokens: {sequence_length: 2048, micro_batch_size: 1, batch_accumulation_per_replica: 8}
+"""
+    launch = read_launch_text(text, "nanotron.yaml")
+    plan = launch.plan
+    assert plan is not None
+    assert launch.facts["precision"] == "bf16"
+    # All forwards, then all backwards, where no engine is named; a stage above 0 is stage 1.
+    assert (plan.schedule, plan.zero) == ("gpipe", 1)

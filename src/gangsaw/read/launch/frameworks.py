@@ -27,6 +27,7 @@ _NAMES_SIMPLE = {
 _VERL = {
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": "micro_batch_size",
     "actor_rollout_ref.actor.ppo_mini_batch_size": "verl_mini_batch",
+    "actor_rollout_ref.rollout.n": "verl_rollout_n",
     "actor_rollout_ref.model.path": "tokenizer_model",
     "data.max_prompt_length": "verl_prompt",
     "data.max_response_length": "verl_response",
@@ -196,6 +197,10 @@ def _verl(facts: Facts) -> None:
     prompt, response = facts.whole("verl_prompt"), facts.whole("verl_response")
     if prompt and response:
         facts.derive("seq", prompt + response)
+    # An optimizer step takes ppo_mini_batch_size prompts, each with n answers
+    # (ActorRolloutRefWorker.__init__ of verl/workers/megatron_workers.py).
+    if mini := facts.whole("verl_mini"):
+        facts.derive("gbs", mini * (facts.whole("rollout_n") or 1))
     facts.derive("dist_opt", True)
     facts.derive("bf16", True)
     facts.derive("sp", (facts.whole("tp") or 1) > 1)

@@ -29,7 +29,8 @@ def resolve(facts: Facts, tuner: bool) -> None:
     facts.derive("vpp", 1)
     facts.derive("ep", facts.get("ep") or 1)
     facts.derive("etp", 1)
-    facts.derive("schedule", "1f1b")
+    if facts.get("schedule") is None:
+        facts.derive("schedule", "1f1b")
     if facts.get("sp") is None:
         facts.derive("sp", False)
 
@@ -117,9 +118,12 @@ def neox(facts: Facts, defaults: str) -> None:
 
 def nanotron(facts: Facts, defaults: str) -> None:
     """nanotron's engine names and its sequence-parallel mode."""
-    engine = str(facts.get("pp_engine") or "1f1b").lower()
+    engine = str(facts.get("pp_engine") or "afab").lower()
     facts.derive("schedule", {"1f1b": "1f1b", "afab": "gpipe"}.get(engine, engine))
+    # Every stage above 0 builds the same ZeroDistributedOptimizer.
+    facts.derive("zero", min(facts.whole("zero_stage") or 0, 1))
     facts.derive("sp", str(facts.get("tp_mode") or "").upper() == "REDUCE_SCATTER")
+    facts.assume("dtype", "bfloat16", f"{defaults}: ModelArgs.dtype")
     facts.assume("gated", True, f"{defaults}: SwiGLU of LlamaConfig")
     facts.assume("bias", False, f"{defaults}: no biases in LlamaConfig")
     facts.assume("normalization", "RMSNorm", f"{defaults}: LlamaConfig")
