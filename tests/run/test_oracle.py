@@ -9,8 +9,9 @@ from gangsaw.run.oracle import trace_rank
 from gangsaw.spec import Plan
 
 
-def _small(layers: int):
-    return load_model("llama-3.1-8b").model_copy(update={"order": (0,) * layers})
+def _small(layers: int, vocab: int = 128256):
+    """Layers of an 8B model; with a small vocabulary they alone set the peak."""
+    return load_model("llama-3.1-8b").model_copy(update={"order": (0,) * layers, "vocab": vocab})
 
 
 def _trace(pool, *args):
@@ -38,7 +39,7 @@ def test_state_is_exact(pool):
 
 
 def test_recompute_and_tensor_parallel_save_activations(pool):
-    model = _small(4)
+    model = _small(4, vocab=1024)
     plain = _trace(pool, model, Plan(dp=8, zero=3, num_microbatches=2), 2048, 0)
     full = _trace(pool, model, Plan(dp=8, zero=3, num_microbatches=2, recompute="full"), 2048, 0)
     cut = _trace(pool, model, Plan(dp=4, tp=2, zero=3, num_microbatches=2), 2048, 0)
@@ -48,12 +49,12 @@ def test_recompute_and_tensor_parallel_save_activations(pool):
 
 def test_first_pipeline_rank_holds_more_microbatches(pool):
     """1F1B: rank 0 of 4 keeps four microbatches, each kept layer input and output adding up."""
-    model = _small(4)
+    model = _small(4, vocab=1024)
     peaks = [
         _trace(pool, model, Plan(dp=1, pp=4, num_microbatches=m, zero=3), 1024, 0).peak_bytes
-        for m in (1, 4, 8)
+        for m in (1, 5, 8)
     ]
     one = peaks[1] - peaks[0]
     assert one > 2 * 1024 * 14336 * 6
     # More microbatches than stages add receive buffers only: 2 bytes x tokens x hidden each.
-    assert peaks[2] - peaks[1] == pytest.approx(4 * 2 * 1024 * 4096, rel=0.5)
+    assert peaks[2] - peaks[1] == pytest.approx(3 * 2 * 1024 * 4096, rel=0.5)

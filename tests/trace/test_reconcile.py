@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,13 +17,14 @@ from gangsaw.read.models import load_model
 from gangsaw.read.stacks import load_stack
 from gangsaw.search.estimate import estimate
 from gangsaw.search.timeline import plan_timeline
-from gangsaw.simulate.timeline import CAUSE_OF
+from gangsaw.simulate.timeline import CAUSE_OF, COMPUTE, OTHER
 from gangsaw.spec import Job, Plan, Recipe
 from gangsaw.spec.cluster import ClusterSpec
 from gangsaw.trace.align import Clocks
 from gangsaw.trace.cluster_toml import cluster_toml
 from gangsaw.trace.measured import Measured
 from gangsaw.trace.reconcile import reconcile, sharpened
+from gangsaw.trace.rows import Rows, join
 
 PLAN = Plan(tp=4, pp=4, dp=1, num_microbatches=8)
 
@@ -36,25 +38,23 @@ def a_job():
     )
 
 
-def as_measured(line, scale_cause=None, factor=1.0):
-    """A predicted timeline as if it had been measured, one cause's rows stretched in place."""
-    if scale_cause is not None:
-        chosen = (line.cause == CAUSE_OF[scale_cause]) & (line.stream == 0)
-        length = (line.end_s - line.start_s) * (1 + (factor - 1) * chosen)
-        end = line.end_s.copy()
-        for rank in range(line.ranks):
-            own = (line.rank == rank) & (line.stream == 0)
-            order = line.start_s[own].argsort()
-            run_to = length[own][order].cumsum()
-            fixed = end[own]
-            fixed[order] = run_to
-            end[own] = fixed
-        start = end - length
-        line = dataclasses.replace(line, start_s=start, end_s=end)
-    import numpy as np
-
+def as_measured(line):
+    """A timeline as if it had been measured."""
     clock = Clocks(np.zeros(line.ranks), np.zeros(line.ranks), (0,) * line.ranks, ())
     return Measured(dataclasses.replace(line, measured=True), clock, "step", {}, ())
+
+
+def billed(est, factor):
+    """A measured step of one rank with the estimate's own causes, compute `factor` times as long."""
+    devices = est.plan.tp * est.plan.pp * est.plan.dp
+    spent = {
+        r.cause: r.device_s / devices * (factor if r.cause == "compute" else 1.0)
+        for r in est.bill.lines
+    }
+    edges = np.concatenate([[0.0], np.cumsum(list(spent.values()))])
+    causes = np.asarray([CAUSE_OF[c] for c in spent])
+    rows = Rows.of(0, COMPUTE, edges[:-1], edges[1:], kind=OTHER, cause=causes)
+    return as_measured(join([rows], 1, "step"))
 
 
 def test_differences_sum_to_the_difference_of_the_step():
@@ -72,11 +72,12 @@ def test_differences_sum_to_the_difference_of_the_step():
 @pytest.mark.parametrize("factor", [1.7, 3.0])
 def test_slow_compute_is_named_and_fed_back(factor):
     job = a_job()
-    est, line = estimate(job, PLAN), plan_timeline(job, PLAN)
-    found = reconcile(as_measured(line, "compute", factor), est, job.cluster, 1, None)
+    est = estimate(job, PLAN)
+    found = reconcile(billed(est, factor), est, job.cluster, 1, None)
     assert found.largest == "compute"
     assert "gemm_frac" in found.explanation
-    assert found.feedback["compute"] < 0.9
+    assert found.feedback["compute"] == pytest.approx(1 / factor)
+    assert all(abs(r.difference_s) < 1e-12 for r in found.causes if r.cause != "compute")
     cluster = sharpened(job.cluster, found, est)
     assert cluster.device.gemm_frac == pytest.approx(
         job.cluster.device.gemm_frac * found.feedback["compute"]
@@ -89,8 +90,8 @@ def test_slow_compute_is_named_and_fed_back(factor):
 
 def test_device_hours_and_money_follow_the_seconds():
     job = a_job()
-    est, line = estimate(job, PLAN), plan_timeline(job, PLAN)
-    found = reconcile(as_measured(line, "compute", 2.0), est, job.cluster, 1, None)
+    est = estimate(job, PLAN)
+    found = reconcile(billed(est, 2.0), est, job.cluster, 1, None)
     for row in found.causes:
         assert row.difference_device_hours == pytest.approx(row.difference_s * 16 / 3600)
         assert row.difference_usd == pytest.approx(
