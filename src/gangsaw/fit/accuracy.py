@@ -15,7 +15,7 @@ import numpy as np
 
 from gangsaw.cost.fitted import load_fitted
 from gangsaw.fit.baseline import baseline_errors
-from gangsaw.fit.fit import SAME_SOURCE, training_rows
+from gangsaw.fit.fit import NOT_TIMINGS, SAME_SOURCE, training_rows
 from gangsaw.fit.goals import goal_table, missed
 from gangsaw.fit.outcome import ValidateResult
 from gangsaw.fit.picture import Dot, bars, scatter
@@ -123,6 +123,27 @@ def headline(report: Report) -> list[str]:
 
 def _error(s: Score) -> float:
     return s.mean_abs
+
+
+def unseen_lines(report: Report) -> list[str]:
+    """Errors of rows that are never fitted, by source and quality."""
+    fitted = {h.id for h in report.held_out}
+    groups: dict[tuple[str, str], list[float]] = {}
+    for source, result in report.in_sample.items():
+        for r in result.rows:
+            if r.id in fitted or source in NOT_TIMINGS:
+                continue
+            if r.predicted_step_time_s and r.measured_step_time_s:
+                quality = str(report.table[r.id].get("quality"))
+                error = r.predicted_step_time_s / r.measured_step_time_s - 1.0
+                groups.setdefault((source, quality), []).append(error)
+    lines = ["| source | quality | rows | mean error | bias |", "|---|---|--:|--:|--:|"]
+    for (source, quality), errors in sorted(groups.items()):
+        lines.append(
+            f"| {source} | {quality} | {len(errors)} |"
+            f" {percent(float(np.mean(np.abs(errors))))} | {percent(float(np.mean(errors)))} |"
+        )
+    return lines
 
 
 def interval_lines(report: Report) -> list[str]:
@@ -238,6 +259,9 @@ def page(report: Report) -> str:
         "## Goals",
         "\n".join(goal_table(report.by_round, report.sweeps, report.rounds)),
         "\n".join(missed(report.by_round, report.sweeps, report.rounds)),
+        "## Rows that no fit has seen",
+        "Times computed from TFLOP/s or MFU and rows that lack part of the plan (quality C).",
+        "\n".join(unseen_lines(report)),
         "## Intervals of 80 %",
         "Widths are estimated without the source that they are judged on. Own rows are chosen by"
         " their plans alone, for all plans of the set-up.",

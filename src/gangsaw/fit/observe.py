@@ -62,7 +62,7 @@ def case_of(candidate: Candidate, weight: float) -> Case:
     return Case(weight, device_family(job.cluster.device.name), job.stack.name, args)
 
 
-VENDOR_DOUBT = 0.15
+VENDOR_DOUBT = 0.2
 """Deviation of the log peak of such runs: gradient precision and the like are not stated either."""
 
 

@@ -54,7 +54,14 @@ MIXTURE = (
     ("megatron-lm-2022-sp", 0.15),
     ("megatron-deepspeed-bf16", 0.1),
 )
-"""What an unnamed stack may be, by weight: its time is a mixture of these."""
+"""What an unnamed stack on A100 and older may be, by weight: its time is a mixture of these."""
+LATER = (
+    ("unknown", 0.25),
+    ("nanotron", 0.15),
+    ("megatron-core-te", 0.35),
+    ("torchtitan-compiled", 0.25),
+)
+"""The same for Hopper and later devices."""
 
 
 def words(row: Row, *keys: str) -> str:
@@ -101,9 +108,11 @@ def stacks_of(row: Row, assumed: list[str]) -> tuple[tuple[StackProfile, float],
     if name == "unknown":
         assumed.append("stack: a mixture of profiles")
         base = profile("unknown")
+        old = device_family(str(row["hardware"].get("device", ""))) in ("a100", "v100")
+        mixture = MIXTURE if old else LATER
         mixed = [
             (base.model_copy(update={"time": profile(other).time, "name": other}), weight)
-            for other, weight in MIXTURE
+            for other, weight in mixture
         ]
         mixed = [
             (s.model_copy(update={"time_doubt_frac": base.time_doubt_frac}), w) for s, w in mixed

@@ -202,6 +202,10 @@ def plan_of(row: Row, assumed: list[str], mbs: int, recompute: str, layers: int)
     zero = p.get("zero")
     if zero is None:
         zero = 1 if p.get("dist_optimizer", True) else 0
+    if whole(zero) == 2 and d["pp"] > 1:
+        # With a pipeline, gradients are reduced once a step and not after every microbatch.
+        zero = 1
+        assumed.append("zero=1: under a pipeline gradients are reduced once a step")
     return Plan(
         **d, vpp=vpp, mbs=mbs, num_microbatches=m, schedule=schedule,
         recompute=recompute, zero=min(3, whole(zero)), sequence_parallel=bool(sp),

@@ -23,6 +23,11 @@ from gangsaw.errors import InputError
 from gangsaw.read.toml import read_text, shown
 from gangsaw.spec.site import SiteGemm
 
+NOISE = 0.02
+"""Deviation of the logarithm of a timed product."""
+PRIOR = np.array([1.0, 3.0])
+"""Prior deviations of the logarithms of the asymptote and of the half point."""
+
 
 class Point(NamedTuple):
     """One timed product, m x k by k x n."""
@@ -86,10 +91,10 @@ def fit_sweep(points: list[Point], device: Device) -> SiteGemm:
 
     start = np.log([device.gemm_frac, max(10.0, device.gemm_k0)])
     found = least_squares(
-        lambda x: np.concatenate([weight * curve(x), (x - start) / np.array([20.0, 20.0])]),
+        lambda x: np.concatenate([weight * curve(x) / NOISE, (x - start) / PRIOR]),
         start,
         loss="soft_l1",
-        f_scale=0.1,
+        f_scale=2.0,
     )
     error = float(np.abs(np.expm1(curve(found.x))).mean())
     return SiteGemm(
