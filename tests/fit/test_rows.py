@@ -135,3 +135,30 @@ def test_heads_are_usual_ones():
 def test_whole_numbers_only(bad):
     with pytest.raises(ValueError, match="not a"):
         whole(bad)
+
+
+def test_four_bits_are_faster_than_eight():
+    base = {"hardware__device": "gb200-nvl72", "plan__framework": "Megatron-Bridge (NeMo 26.04)"}
+    eight, four = (
+        validate([row(**base, plan__precision=p)]).rows[0].predicted_step_time_s
+        for p in ("FP8-MX", "NVFP4")
+    )
+    assert 0.6 * eight < four < eight
+
+
+def test_vocabulary_split_over_the_pipeline_relieves_the_last_stage():
+    base = {"model__vocab": 256000, "plan__framework": "Megatron-LM (sail-sg fork)", "plan__tp": 1}
+    plain, spread = (
+        validate([row(**base, plan__schedule=s)]).rows[0].predicted_step_time_s
+        for s in ("1F1B", "1F1B vocab-1")
+    )
+    assert spread < 0.95 * plain
+
+
+@pytest.mark.parametrize(
+    "device", ["gb200", "GB300 NVL72", "b300", "mi300x", "mi355x", "tpu-v5p", "h200", "h20", "B200"]
+)
+def test_new_devices_are_predicted(device):
+    (found,) = validate([row(hardware__device=device, plan__precision="bf16")]).rows
+    assert found.skipped is None
+    assert found.predicted_step_time_s > 0.1

@@ -13,7 +13,7 @@ from gangsaw.cost.fitted import ENTRIES, combined, device_family
 from gangsaw.cost.lower import cut_of, loads_of, lower_plain, strides_of
 from gangsaw.cost.memory_doc import memory_doc, memory_state
 from gangsaw.cost.sensitivity import step_sensitivity
-from gangsaw.cost.types import Array
+from gangsaw.cost.types import Array, Loads
 from gangsaw.errors import InputError
 from gangsaw.fit.rows import Candidate, Reading
 from gangsaw.jit import compiled
@@ -47,6 +47,12 @@ class Observation:
         return self.reading.id
 
 
+def with_spread_head(loads: Loads) -> Loads:
+    """Every pipeline rank with an equal share of the loss head (arXiv:2411.05288)."""
+    share = np.full(loads.heads.shape, float(loads.heads @ loads.ranks / loads.ranks.sum()))
+    return loads._replace(heads=share)
+
+
 def case_of(candidate: Candidate, weight: float) -> Case:
     """A candidate as numbers, before fitted factors."""
     job, plan = candidate.job, candidate.plan
@@ -54,8 +60,11 @@ def case_of(candidate: Candidate, weight: float) -> Case:
     counts = plan.stages
     if counts is None:
         raise InputError(f"plan of {job.model.name} without stages")
+    loads = loads_of(job.model, plan, counts)
+    if candidate.spread_head and plan.pp > 1:
+        loads = with_spread_head(loads)
     args = (
-        low.kinds, low.ends, loads_of(job.model, plan, counts), cut_of(plan, job.recipe),
+        low.kinds, low.ends, loads, cut_of(plan, job.recipe),
         memory_state(plan, job.recipe), low.device, low.net, strides_of(plan), low.stack,
         low.memory,
     )  # fmt: skip

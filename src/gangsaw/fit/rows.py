@@ -35,6 +35,7 @@ class Candidate:
     job: Job
     plan: Plan
     weight: float
+    spread_head: bool = False  # loss head and embedding split over all pipeline ranks
 
 
 @dataclass(frozen=True)
@@ -309,7 +310,21 @@ def cluster_of_row(row: Row, devices: int) -> ClusterSpec:
         inter_bytes_per_s=float(link) * 1e9 / 8 if link else None,
         memory_bytes=float(h["mem_gb"]) * 1e9 if h.get("mem_gb") else None,
     )  # fmt: skip
+    if "fp4" in words(row, "precision"):
+        cluster = four_bits(cluster)
     return on_machine(cluster, row)
+
+
+def four_bits(cluster: ClusterSpec) -> ClusterSpec:
+    """The cluster with half of the products of a layer in four bits, half in eight.
+
+    Four-bit recipes keep weight gradients, or some layers, at eight bits and more.
+    """
+    peaks = dict(cluster.device.peak_flops_per_s)
+    if "fp8" in peaks and "fp4" in peaks:
+        peaks["fp8"] = 2.0 / (1.0 / peaks["fp8"] + 1.0 / peaks["fp4"])
+    device = cluster.device.model_copy(update={"peak_flops_per_s": peaks})
+    return cluster.model_copy(update={"device": device})
 
 
 def _candidates(row: Row, assumed: list[str]) -> tuple[Candidate, ...]:
@@ -324,6 +339,8 @@ def _candidates(row: Row, assumed: list[str]) -> tuple[Candidate, ...]:
     else:
         assumed.append("mbs: 1, 2 or 4")
     stacks = stacks_of(row, assumed)
+    text = words(row, "schedule", "vocab_parallel", "variant", "method")
+    spread = any(mark in text for mark in ("vocab", "interlaced"))
     cluster: ClusterSpec | None = None
     out = []
     for mbs, w_mbs in mbs_choices:
@@ -340,5 +357,5 @@ def _candidates(row: Row, assumed: list[str]) -> tuple[Candidate, ...]:
             )
             for stack, w_stack in stacks:
                 job = Job(model=model, recipe=recipe, cluster=cluster, stack=stack)
-                out.append(Candidate(job, plan, w_mbs * w_rec * w_stack))
+                out.append(Candidate(job, plan, w_mbs * w_rec * w_stack, spread))
     return tuple(out)
