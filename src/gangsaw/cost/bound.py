@@ -56,7 +56,8 @@ def step_bound_s(
         for k in range(len(kinds)):
             total += loads.layers[r, k] * layer_bound_s(kinds[k], cut, device)
         tokens = cut.mbs * cut.seq_len / cut.cp
-        head = 6.0 * tokens * ends.vocab * ends.hidden / cut.tp / device.peak
+        passes = 3.0 if state.train_ends > 0.0 else 2.0  # a frozen head has no weight gradient
+        head = 2.0 * passes * tokens * ends.vocab * ends.hidden / cut.tp / device.peak
         slowest = max(slowest, total + loads.heads[r] * head)
     return state.m * slowest
 

@@ -131,3 +131,51 @@ def model_flops_per_token(
     forward += mtp_flops_per_token(model, seq_len, causal)
     forward += vision_flops_per_image(model) * images_per_sequence / seq_len
     return BACKWARD_AND_FORWARD * forward
+
+
+def core_flops_per_token(
+    model: ModelSpec, seq_len: int, causal: bool = True, images_per_sequence: float = 0.0
+) -> float:
+    """Forward FLOPs a token of all attention cores, prediction layers and tower included."""
+
+    def core(kind: LayerKind, s: float, own: float = 0.0) -> float:
+        return core_flops(_numbers(kind, int(s), own), s, causal)
+
+    kinds = [core(k, float(seq_len)) for k in model.kinds]
+    total = sum(kinds[k] for k in model.order)
+    if model.mtp is not None:
+        total += model.mtp.layers * core(model.mtp.kind, float(seq_len))
+    if model.vision is not None:
+        v, patches = model.vision, float(model.vision.patches_per_image)
+        images = patches * images_per_sequence / seq_len
+        total += images * v.layers * core(v.kind, patches, patches)
+    return total
+
+
+def frozen_flops_per_token(
+    model: ModelSpec, seq_len: int, causal: bool = True, images_per_sequence: float = 0.0
+) -> float:
+    """Training FLOPs a token where no weight has a gradient (LoRA, arXiv:2106.09685).
+
+    Matrices cost a forward and an input gradient, twice the forward. Attention has no weights: the
+    gradients of its queries, keys and values stay, three times the forward. Adapters are left out.
+    """
+    full = model_flops_per_token(model, seq_len, causal, images_per_sequence)
+    core = core_flops_per_token(model, seq_len, causal, images_per_sequence)
+    return 2.0 / 3.0 * full + core
+
+
+def layers_flops_per_token(
+    model: ModelSpec, seq_len: int, causal: bool = True, images_per_sequence: float = 0.0
+) -> float:
+    """Forward FLOPs a token of everything that recompute runs again: no embedding, no logits."""
+    kinds = [layer_flops_per_token(k, seq_len, causal) for k in model.kinds]
+    total = sum(kinds[k] for k in model.order)
+    if model.mtp is not None:
+        total += model.mtp.layers * layer_flops_per_token(model.mtp.kind, seq_len, causal)
+    v = model.vision
+    if v is not None:
+        patches = float(v.patches_per_image)
+        tower = layer_flops(_numbers(v.kind, v.patches_per_image, patches), patches, True)
+        total += patches * images_per_sequence / seq_len * v.layers * tower
+    return total

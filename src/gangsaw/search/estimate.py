@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gangsaw.bill.invoice import step_bill
 from gangsaw.cost.bound import step_bound_s
 from gangsaw.cost.doubt import Site, View, predict_interval, view_of
 from gangsaw.cost.evaluate import plan_step
-from gangsaw.cost.flops import model_flops_per_token
+from gangsaw.cost.flops import (
+    core_flops_per_token,
+    frozen_flops_per_token,
+    layers_flops_per_token,
+    model_flops_per_token,
+)
 from gangsaw.cost.layout import default_counts
 from gangsaw.cost.legal import check_plan
 from gangsaw.cost.lower import Lowered, cut_of, loads_of, lower, strides_of
@@ -88,14 +94,17 @@ def causes_of(cost: StepCost) -> dict[str, float]:
 def model_flops_per_step(job: Job) -> float:
     """FLOPs that the model needs for a step, recompute not counted, attention causal as half.
 
-    With frozen weights (LoRA) the weight gradients are not needed: two thirds of it.
+    With frozen weights (LoRA) the weight gradients are not needed.
     """
     recipe = job.recipe
-    per_token = model_flops_per_token(
-        job.model, recipe.seq_len, True, float(recipe.images_per_sequence)
-    )
-    share = 2.0 / 3.0 if recipe.task in ("lora", "qlora") else 1.0
-    return per_token * recipe.tokens_per_step * share
+    count = frozen_flops_per_token if frozen(job) else model_flops_per_token
+    images = float(recipe.images_per_sequence)
+    return count(job.model, recipe.seq_len, True, images) * recipe.tokens_per_step
+
+
+def frozen(job: Job) -> bool:
+    """Whether the model's own weights stay as they are and only adapters are trained."""
+    return job.recipe.task in ("lora", "qlora")
 
 
 def peak_of(job: Job) -> float:
@@ -167,13 +176,32 @@ def bill_of(job: Job, cost: StepCost) -> BillDoc:
     )
 
 
-def hfu_share(job: Job, plan: Plan) -> float:
-    """Hardware FLOPs over model FLOPs: recompute added, as the plan recomputes."""
-    if plan.recompute != "full":
-        return 1.0
-    layers = plan.recompute_layers * plan.pp * plan.vpp
-    covered = min(1.0, layers / job.model.layers) if layers else 1.0
-    return 1.0 + covered / 3.0
+def recomputed_flops_per_step(job: Job, plan: Plan, counts: Sequence[int]) -> float:
+    """FLOPs of a step that recompute adds, in the stack's meaning of `selective`.
+
+    `counts`: transformer layers of each chunk; full recompute of the first N covers N of each.
+    """
+    recipe = job.recipe
+    args = (job.model, recipe.seq_len, True, float(recipe.images_per_sequence))
+    again = 0.0
+    if plan.recompute == "full":
+        first = plan.recompute_layers or max(counts)
+        again = layers_flops_per_token(*args) * sum(min(first, n) for n in counts) / sum(counts)
+    elif plan.recompute == "selective" and job.stack.memory.selective == "core_attention":
+        again = core_flops_per_token(*args)
+    elif plan.recompute == "selective" and job.stack.memory.selective == "op":
+        # Of each two products one is kept, attention is kept.
+        again = 0.5 * (layers_flops_per_token(*args) - core_flops_per_token(*args))
+    return again * recipe.tokens_per_step
+
+
+def hfu_share(job: Job, plan: Plan, counts: Sequence[int]) -> float:
+    """Hardware FLOPs over model FLOPs: recompute added, as the plan recomputes.
+
+    As Korthikanti et al. define it (arXiv:2205.05198): embedding and logits are never recomputed,
+    so a model recomputed in full is below 4/3.
+    """
+    return 1.0 + recomputed_flops_per_step(job, plan, counts) / model_flops_per_step(job)
 
 
 def plan_result(ev: Evaluated) -> PlanResult:
@@ -187,7 +215,7 @@ def plan_result(ev: Evaluated) -> PlanResult:
         step_time_lo_s=lo,
         step_time_hi_s=hi,
         mfu_frac=mfu,
-        hfu_frac=mfu * hfu_share(job, plan),
+        hfu_frac=mfu * hfu_share(job, plan, ev.counts),
         tokens_per_s_per_device=job.recipe.tokens_per_step / (cost.step * job.cluster.devices),
         memory=memory_doc(job, plan, ev.counts, ev.low),
         bill=bill_of(job, cost),
