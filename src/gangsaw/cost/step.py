@@ -267,28 +267,31 @@ def combine(
             kept = row[K_SELECTIVE]
         kept += full * (row[K_FULL] - kept)
         work_b = row[BWD] + row[WGRAD] + again
+        tp_b = row[TP_B] + full * row[TP_R]
+        cp_b = row[CP_B] + full * row[CP_F]
+        ep_b = row[EP_B] + full * row[EP_F]
+        host_f = row[HOST_F] + overhead
+        host_b = row[HOST_B] + full * row[HOST_R] + overhead
+        # Copies and collectives run on while the device computes or waits for launches.
+        link = kept * state.offload_activations / (0.8 * device.pcie)
+        wait_f = max(0.0, link - row[FWD] - host_f)
+        wait_b = max(0.0, link - row[BWD] - row[WGRAD] - host_b)
         extra_f, extra_b = sharded_extra(
-            row[FWD],
-            work_b,
+            row[FWD] + host_f + wait_f,
+            work_b + host_b + wait_b,
             exchange[r, 0],
             exchange[r, 1],
             max(1.0, row[DEPTH]),
             state,
             stack.zero3_overlap,
         )
-        link = kept * state.offload_activations / (0.8 * device.pcie)
-        tp_b = row[TP_B] + full * row[TP_R]
-        cp_b = row[CP_B] + full * row[CP_F]
-        ep_b = row[EP_B] + full * row[EP_F]
-        host_f = row[HOST_F] + overhead
-        host_b = row[HOST_B] + full * row[HOST_R] + overhead
-        # Copies to the host run on while the device computes or waits for launches.
-        wait_f = max(0.0, link - row[FWD] - host_f)
-        wait_b = max(0.0, link - row[BWD] - row[WGRAD] - host_b)
         f = row[FWD] + row[TP_F] + row[CP_F] + row[EP_F] + host_f + extra_f + wait_f + steady
         b = row[BWD] + again + tp_b + cp_b + ep_b + host_b + extra_b + wait_b + steady
-        w = row[WGRAD]
-        compute += n * (row[FWD] + row[BWD] + w)
+        # Of the backward's launches the weight gradient has its share.
+        late = host_b * row[WGRAD] / max(row[BWD] + row[WGRAD], 1e-300)
+        b -= late
+        w = row[WGRAD] + late
+        compute += n * (row[FWD] + row[BWD] + row[WGRAD])
         recompute += n * again
         tp += n * (row[TP_F] + tp_b)
         cp += n * (row[CP_F] + cp_b)
