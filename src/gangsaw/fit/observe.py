@@ -18,7 +18,7 @@ from gangsaw.errors import InputError
 from gangsaw.fit.rows import Candidate, Reading
 from gangsaw.jit import compiled
 
-MANY = 24
+MANY = 60
 """Rows from which on the formulas are worth compiling."""
 
 
