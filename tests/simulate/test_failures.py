@@ -103,6 +103,19 @@ def test_spares_shorten_waiting():
     assert waits[2] < 0.02
 
 
+def test_without_spares_all_hosts_are_there_as_often_as_poisson_says():
+    """Restarts and saves that cost nothing: what is left is P(no host away) = e^(-rate x repair)."""
+    base = RunPlan(4e6, 10.0, 0.0, 0.0, 20_000.0, 0)
+    classes = (HARD, SOFT)
+    found = simulate_runs(base, classes, [(0.0, 0.0), (0.0, 0.0)], runs=40, seed=6)
+    away = availability_of((HARD,), 20_000.0, 0)
+    assert away == pytest.approx(math.exp(-1.0))
+    assert found.goodput_frac == pytest.approx(away, rel=0.03)
+    assert found.waited_s / found.wall_s == pytest.approx(1 - away, rel=0.02)
+    two = simulate_runs(base._replace(spares=2), classes, [(0.0, 0.0)] * 2, runs=40, seed=6)
+    assert two.goodput_frac == pytest.approx(availability_of((HARD,), 20_000.0, 2), rel=0.02)
+
+
 def test_clustered_failures_cost_less_work_at_the_same_mean():
     plan = RunPlan(2e6, 600.0, 5.0, 0.0, 1.0, 0)
     even = simulate_runs(plan, (SOFT,), [(300.0, 300.0)], runs=40, seed=4)

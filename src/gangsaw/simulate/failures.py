@@ -143,13 +143,13 @@ def play_run(
     segment = plan.interval_s + plan.block_s
     free = plan.spares
     back = np.zeros(0)
-    failures = 0.0
-    starting = 0.0
+    failures = starting = there_at = 0.0
     for i in range(gaps.size):
         # Up from the end of the restart that goes on until the next failure.
         left = plan.work_s - safe
         saves = np.ceil(left / plan.interval_s) - 1.0
         need = starting + left + max(0.0, saves) * plan.block_s
+        waited += min(max(0.0, there_at - wall), gaps[i])
         if gaps[i] >= need:
             return wall + need, failures, redone, waited
         up = gaps[i] - starting
@@ -162,7 +162,7 @@ def play_run(
             redone += done - kept * plan.interval_s
         failures += 1.0
         k = kind[i]
-        starting = swapped_s[k]
+        again = swapped_s[k]
         if hosts[k] > 0:
             free += int((back <= wall).sum())
             back = back[back > wall]
@@ -171,13 +171,14 @@ def play_run(
             if free >= hosts[k]:
                 free -= hosts[k]
             else:
-                need_hosts = hosts[k] - free
+                missing = hosts[k] - free
                 free = 0
                 back.sort()
-                wait = back[need_hosts - 1] - wall
-                back = back[need_hosts:]
-                waited += wait
-                starting = wait + waiting_s[k]
+                there_at = max(there_at, back[missing - 1])
+                back = back[missing:]
+                again = waiting_s[k]
+        # Failures while hosts are waited for do not bring them back any sooner.
+        starting = max(0.0, there_at - wall) + again
     return -1.0, failures, redone, waited
 
 
