@@ -44,6 +44,11 @@ TRAIN = {
     "--lr", "--warmup", "--tokenizer", "--checkpoint-every", "--trace-steps", "--resume",
     "--restarts", "--sample",
 }  # fmt: skip
+TAIL = {
+    "--failures", "--steps", "--clusters", "--slow-device", "--hot-racks", "--slow-link",
+    "--background", "--routing", "--uneven", "--availability", "--recovery", "--content",
+    "--layout", "--objective",
+}  # fmt: skip
 SITE = {"--cluster", "--stack", "--version"}
 FLAGS = {
     "plan": RECIPE | PLAN | LIMITS | OUTPUT | {"--report", "--site"},
@@ -54,6 +59,7 @@ FLAGS = {
     "bill": RECIPE | PLAN | OUTPUT | BILL,
     "train": PLAN | OUTPUT | TRAIN,
     "threshold": RECIPE | OUTPUT | THRESHOLD,
+    "tail": RECIPE | PLAN | OUTPUT | TAIL,
     "scorecard": RECIPE | OUTPUT | {"--hybrid", "--html"},
     "check": OUTPUT | SITE | {"--resume-from", "--checkpoint-format"},
     "oom": OUTPUT | SITE | {"--message"},
@@ -74,6 +80,7 @@ ARGUMENTS = {
     "bill": ["model", "cluster"],
     "train": ["cut"],
     "threshold": ["model", "cluster", "plans"],
+    "tail": ["model", "cluster", "plans"],
     "scorecard": ["model", "cluster"],
     "check": ["file"],
     "oom": ["file"],

@@ -16,6 +16,7 @@ DOCUMENTS = {
     "bill": "gangsaw.search.site:FullBill",
     "threshold": "gangsaw.search.answer:ThresholdAnswer",
     "scorecard": "gangsaw.search.scorecard:Scorecard",
+    "tail": "gangsaw.search.tail_answer:TailAnswer",
     "check": "gangsaw.doctor.check:CheckResult",
     "oom": "gangsaw.doctor.oom:OomResult",
     "export": "gangsaw.export.document:Export",

@@ -21,6 +21,7 @@ VERBS = (
     Verb("bill", "gangsaw.cli.bill", "the invoice of a plan, by cause"),
     Verb("threshold", "gangsaw.cli.threshold", "where plans change rank, and how surely"),
     Verb("scorecard", "gangsaw.cli.scorecard", "pipeline, tensor, sharded, hybrid, side by side"),
+    Verb("tail", "gangsaw.cli.tail", "a bad day: stragglers, failures, checkpoints, network"),
     Verb("check", "gangsaw.cli.check", "a launch file against its framework's rules"),
     Verb("oom", "gangsaw.cli.oom", "an out-of-memory message: which tensor, and what fits"),
     Verb("export", "gangsaw.cli.export", "a plan as launch files of other frameworks"),

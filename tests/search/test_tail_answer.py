@@ -1,0 +1,267 @@
+"""Plans on a bad day: sums, directions, the quick expectation, and what decides the ranking."""
+
+from functools import lru_cache
+
+import numpy as np
+import pytest
+
+from gangsaw.bill.goodput import job_mtbf_s
+from gangsaw.cost.checkpoint import checkpoint_of
+from gangsaw.errors import InputError
+from gangsaw.read.clusters import load_cluster
+from gangsaw.read.models import load_model
+from gangsaw.read.prices import load_prices
+from gangsaw.read.reliability import load_reliability
+from gangsaw.read.stacks import load_stack
+from gangsaw.search.bad_day import COLD, Wishes, best_goodput, failures_of, saved_on
+from gangsaw.search.estimate import evaluate
+from gangsaw.search.fabric_health import network_health, zero3_need_bytes_per_s
+from gangsaw.search.tail import (
+    Conditions,
+    expected_slowdown,
+    expected_step_s,
+    step_graph,
+    step_tail,
+)
+from gangsaw.search.tail_answer import TailQuestion, keep_rows, tail_answer, value_of
+from gangsaw.search.tail_docs import OBJECTIVES
+from gangsaw.simulate.noise import Fleet
+from gangsaw.simulate.tail import play_vector
+from gangsaw.spec import Job, Plan, Recipe
+
+FIGURES = load_reliability()
+QUIET = FIGURES.model_copy(
+    update={
+        "noise": FIGURES.noise.model_copy(
+            update={
+                "op_cv": 0.0, "device_cv": 0.0, "slow_host_frac": 0.0, "pause_s": 0.0,
+                "background_frac": 0.0,
+            }
+        )
+    }
+)  # fmt: skip
+
+
+@lru_cache
+def job(batch=256, devices=256):
+    return Job(
+        model=load_model("llama-2-70b"),
+        recipe=Recipe(seq_len=4096, global_batch=batch),
+        cluster=load_cluster(f"h100-sxm:{devices}"),
+        stack=load_stack("megatron-core-te"),
+    )
+
+
+def evaluated(**cut):
+    plan = {"tp": 8, "pp": 4, "dp": 8, "num_microbatches": 32, **cut}
+    return evaluate(job(), Plan.model_validate(plan))
+
+
+def day(figures=FIGURES, **changes):
+    return Conditions(figures, **{"steps": 1000, "clusters": 20, **changes})
+
+
+def test_nothing_slow_is_the_estimate():
+    ev = evaluated()
+    tail = step_tail(ev, day(QUIET, routing="sprayed"))
+    assert tail.mean_s == pytest.approx(ev.cost.step, rel=1e-6)
+    assert tail.p95_over_p50 == pytest.approx(1.0)
+    assert expected_slowdown(ev, day(QUIET, routing="sprayed")) == pytest.approx(1.0)
+
+
+def test_parts_sum_and_errors_are_stated():
+    tail = step_tail(evaluated(), day())
+    added = sum(tail.added_s_by_axis.values())
+    assert added == pytest.approx(tail.mean_s - tail.estimate_s, rel=1e-6)
+    assert sum(tail.variance_by_axis.values()) == pytest.approx(1.0)
+    assert tail.draws == 1000 and tail.seed == 0
+    assert tail.mean_error_s > 0 and all(p.error_s > 0 for p in tail.percentiles)
+    p50, p95, p99 = (p.step_s for p in tail.percentiles)
+    assert tail.estimate_s < p50 <= p95 <= p99
+
+
+def test_seed_decides_every_figure():
+    one, two, other = (step_tail(evaluated(), day(seed=s)) for s in (3, 3, 4))
+    assert one == two and one.mean_s != other.mean_s
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        {},
+        {"tp": 4, "dp": 16, "num_microbatches": 16},
+        {"tp": 8, "pp": 1, "dp": 32, "num_microbatches": 8, "zero": 3},
+    ],
+)
+def test_quick_expectation_agrees_with_the_draws(cut):
+    ev = evaluated(**cut)
+    quick, full = expected_slowdown(ev, day()), step_tail(ev, day()).slowdown
+    assert quick == pytest.approx(full, abs=0.02)
+    assert expected_step_s(ev) > ev.cost.step * 1.005
+
+
+def test_a_slow_device_costs_what_its_stage_weighs():
+    ev = evaluated()
+    tail = step_tail(ev, day(QUIET, routing="sprayed"))
+    graph = step_graph(ev)
+    # By hand: the slowest stage of a step of m microbatches paces m of its m + p - 1 slots.
+    slow = np.ones((4, 1))
+    slow[3] = 1.1
+    by_hand = play_vector(graph, slow).max() - play_vector(graph, np.ones((4, 1))).max()
+    assert tail.slow_device_worst_s >= by_hand * 0.999
+    assert 0.05 * ev.cost.step < tail.slow_device_mean_s <= tail.slow_device_worst_s
+    assert tail.slow_device_worst_s < 0.1001 * ev.cost.step
+    hour = 256 * job().cluster.usd_per_device_hour
+    assert tail.slow_device_usd_per_h == pytest.approx(
+        hour * tail.slow_device_mean_s / ev.cost.step
+    )
+
+
+def test_hot_racks_slow_links_and_neighbours_cost():
+    ev = evaluated()
+    base = step_tail(ev, day()).mean_s
+    for changed in (
+        day(fleet=Fleet(hot_racks=2, hot_rack_loss=0.2)),
+        day(fleet=Fleet(slow_link_loss=1.0)),
+        day(
+            FIGURES.model_copy(
+                update={"noise": FIGURES.noise.model_copy(update={"background_frac": 0.5})}
+            )
+        ),
+        day(
+            FIGURES.model_copy(
+                update={"noise": FIGURES.noise.model_copy(update={"sequence_cv": 0.3})}
+            )
+        ),
+    ):
+        assert step_tail(ev, changed).mean_s > base * 1.001
+
+
+def test_lock_step_of_everything_feels_the_slowest_device_in_full():
+    sharded = evaluated(tp=1, pp=1, dp=256, num_microbatches=1, zero=3)
+    tail = step_tail(sharded, day())
+    assert (tail.lock_step_devices, tail.replicas) == (256, 1)
+    assert tail.added_s_by_axis["data parallel"] == 0.0
+
+
+def test_checkpoints_and_failures():
+    ev = evaluated()
+    found = failures_of(ev, FIGURES, load_prices(), ev.cost.step, Wishes(recovery_s=300.0), 0)
+    rows = {(c.tier, c.mode): c for c in found.checkpoints}
+    assert len(rows) == 2 * len(FIGURES.storage)
+    for name in FIGURES.storage:
+        quick, slow = rows[name, "asynchronous"], rows[name, "synchronous"]
+        assert quick.goodput_frac >= slow.goodput_frac
+        assert quick.save_s == slow.save_s == slow.block_s > quick.block_s
+        assert quick.usd_month == quick.lost_usd_month + quick.storage_usd_month
+        assert quick.interval_s >= ev.cost.step
+        assert not quick.recovery_reached and "detection" in quick.recovery_needs
+    assert (
+        rows["nvme", "asynchronous"].readable_frac
+        < rows["peer-memory", "asynchronous"].readable_frac
+    )
+    assert rows["parallel-fs", "asynchronous"].readable_frac == pytest.approx(1.0)
+    assert rows["nvme", "asynchronous"].storage_usd_month > 0  # wear
+    reached = failures_of(ev, FIGURES, load_prices(), ev.cost.step, Wishes(recovery_s=3600.0), 0)
+    assert all(c.recovery_reached and not c.recovery_needs for c in reached.checkpoints)
+    for s in found.strategies[1:]:
+        assert s.goodput_closed_frac == pytest.approx(s.goodput_frac, rel=0.02)
+    goods = [s.goodput_frac for s in found.strategies]
+    assert goods == sorted(goods) and found.strategies[0].waiting_frac > 0.01
+    assert found.goodput_frac == best_goodput(ev, FIGURES, ev.cost.step)
+    blast = {b.lost: b for b in found.blast}
+    assert (blast["host"].tensor_groups, blast["host"].replicas) == (1, 1)
+    assert blast["device"].idle_devices == 32
+
+
+def test_failure_rate_is_that_of_the_price_book():
+    found = failures_of(evaluated(), FIGURES, load_prices(), 5.0, Wishes(), 0)
+    book = load_prices().value("failure.device.mtbf", "hours")
+    assert found.mtbf_s == pytest.approx(job_mtbf_s(book, 256), rel=0.02)
+
+
+def test_what_reaches_a_recovery_objective_is_a_faster_read():
+    slow = FIGURES.storage["object-store"].model_copy(update={"read_bytes_per_s": 1e9})
+    figures = FIGURES.model_copy(update={"storage": {**FIGURES.storage, "object-store": slow}})
+    ev = evaluated()
+    found = failures_of(ev, figures, load_prices(), 5.0, Wishes(recovery_s=1500.0), 0)
+    row = next(c for c in found.checkpoints if c.tier == "object-store")
+    assert not row.recovery_reached and row.recovery_needs.startswith("read at")
+    # What it names is enough.
+    rest = row.restart_s - row.load_s
+    quick = slow.model_copy(update={"read_bytes_per_s": row.bytes / (1500.0 - rest) * 1.01})
+    again = figures.model_copy(update={"storage": {**figures.storage, "object-store": quick}})
+    saved = saved_on(ev, again, "object-store", True, 5.0, checkpoint_of(ev.job, ev.plan), COLD)
+    assert saved.restart_s <= 1500.0 * 1.01
+
+
+def test_no_progress_is_said():
+    rate = FIGURES.components["device"].model_copy(update={"per_s": 0.5})
+    figures = FIGURES.model_copy(update={"components": {"device": rate}})
+    with pytest.raises(InputError, match="the run never ends"):
+        best_goodput(evaluated(), figures, 5.0)
+
+
+def test_network():
+    ev = evaluated()
+    health = network_health(ev, FIGURES, "hashed", 6.0, 0)
+    assert {c.axis for c in health.collectives} == {"tp", "pp", "dp"}
+    for c in health.collectives:
+        assert c.p99_s >= c.expected_s and c.timeout_frac < 0.05
+    node = next(t for t in health.tiers if t.tier == "node")
+    # Four times a layer and microbatch, each 2 (n-1)/n of the activations of a microbatch.
+    hidden = 4096 * 8192 * 2
+    assert node.bytes_per_device == pytest.approx(4 * 20 * 32 * 2 * 7 / 8 * hidden)
+    assert node.headroom_frac < 1
+    rows = {(r.oversubscription, r.routing): r for r in health.congestion}
+    for (over, routing), r in rows.items():
+        assert over <= r.mean <= r.p95 <= r.p99 or routing.startswith("sprayed")
+    assert rows[1.0, "hashed, 1 flow a pair"].mean > rows[1.0, "hashed, 16 flows a pair"].mean > 1
+
+
+def test_zero3_is_carried_or_not_by_tokens_a_device():
+    small, large = (
+        evaluate(job(batch), Plan(tp=8, pp=4, dp=8, num_microbatches=batch // 8))
+        for batch in (64, 2048)
+    )
+    assert zero3_need_bytes_per_s(small, 8.0) > 10 * zero3_need_bytes_per_s(large, 8.0)
+    assert not network_health(small, FIGURES, "sprayed", 6.0, 0).zero3_carried
+    assert network_health(large, FIGURES, "sprayed", 6.0, 0).zero3_carried
+
+
+def test_keep_when_memory_is_short():
+    ev = evaluated(mbs=8, num_microbatches=4)
+    rows = keep_rows(ev)
+    assert [r.stage for r in rows] == [0, 3]
+    for r in rows:
+        assert r.keep + r.recompute + r.host + r.nvme in (r.layers, 0)
+    assert rows[0].keep < rows[0].layers  # the first rank holds most in flight
+    assert rows[0].cost_s["nvme"] > rows[0].cost_s["recompute"]
+    assert "slower than recomputing" in rows[0].note
+
+
+def test_ranking_by_each_objective():
+    plans = [
+        ("tp8", evaluated()),
+        ("tp4", evaluated(tp=4, dp=16, num_microbatches=16)),
+        ("zero3", evaluated(tp=1, pp=1, dp=256, num_microbatches=1, zero=3)),
+    ]
+    asked = TailQuestion(day(), objective="predictability")
+    answer = tail_answer(plans, asked, load_prices())
+    by = {p.name: p for p in answer.plans}
+    assert set(answer.best) == {"estimate", *OBJECTIVES}
+    for objective in OBJECTIVES:
+        values = {n: value_of(p, objective) for n, p in by.items()}
+        assert answer.best[objective] == min(values, key=values.get)
+    assert list(answer.order) == sorted(by, key=lambda n: by[n].step.p95_over_p50)
+    by_estimate = sorted(by, key=lambda n: by[n].step.estimate_s)
+    assert answer.order_changes == (list(answer.order) != by_estimate)
+    for p in by.values():
+        assert p.usd_per_million_tokens > p.usd_per_million_tokens_mean
+        assert p.expected_step_s == pytest.approx(p.step.mean_s / p.failures.goodput_frac)
+    assert any("other trainings" in n for n in answer.notes)
+
+
+def test_wrong_conditions():
+    with pytest.raises(InputError, match="at least one step a cluster"):
+        Conditions(FIGURES, steps=5, clusters=10)
