@@ -155,7 +155,8 @@ def axis_strides(order: Sequence[str], plan: Mapping[str, int]) -> Strides:
     """Distance between neighbours of each group: the product of the axes inside it.
 
     `plan` holds tp, cp, dp, pp, ep, etp. Experts are laid out over the tp x cp x dp ranks of a
-    stage, expert tensor parallelism innermost; an outer place of pp spreads nothing.
+    stage, expert tensor parallelism innermost; neighbours further apart than the block of ranks
+    that lies inside pp are pp times as far in device numbers.
     """
     stride = 1
     at: dict[str, float] = {}
@@ -163,15 +164,19 @@ def axis_strides(order: Sequence[str], plan: Mapping[str, int]) -> Strides:
         at[axis] = float(stride)
         if axis != "ep":
             stride *= plan[axis]
-    base = float(plan["pp"]) if order.index("pp") < order.index("ep") else 1.0
+    apart = {"etp": 1, "ep": plan["etp"], "edp": plan["etp"] * plan["ep"]}
+    ranks = plan["tp"] * plan["cp"] * plan["dp"]
+    for group, own in apart.items():
+        spread = own >= at["pp"] and at["pp"] < ranks
+        at[group] = float(own * plan["pp"] if spread else own)
     return Strides(
         tp=at["tp"],
         cp=at["cp"],
         dp=min(at["cp"], at["dp"]) if plan["cp"] > 1 else at["dp"],
         pp=at["pp"],
-        ep=base * plan["etp"],
-        etp=base,
-        edp=base * plan["etp"] * plan["ep"],
+        ep=at["ep"],
+        etp=at["etp"],
+        edp=at["edp"],
     )
 
 

@@ -12,6 +12,7 @@ experts. All results are bytes.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -40,6 +41,7 @@ __all__ = [
     "PHASES",
     "candidate_ranks",
     "end_memory",
+    "expert_shards",
     "in_flight",
     "layer_memory",
     "layer_table",
@@ -98,6 +100,17 @@ class Sums(NamedTuple):
     temp: float
     matrices: float  # elements of one layer's matrices, each shape once
     widest: float  # parameters of the largest layer
+
+
+@kernel
+def expert_shards(state: State) -> float:
+    """Ranks over which one expert's state is sharded: those of a shard group that hold it.
+
+    `State.expert_shard` counts all ranks that hold it; hybrid sharding splits them into as many
+    groups as it does the others (one where experts are spread over more than a group).
+    """
+    shards: float = max(1.0, math.floor(state.expert_shard * state.shard / state.dp))
+    return shards
 
 
 @kernel
@@ -174,7 +187,7 @@ def standing_buffers(
         if state.pp > 1.0:
             # Nothing is resharded between microbatches: weights and gradients stand whole. A
             # group of one has nothing to gather (experts that no other rank holds).
-            lone = sums.expert if state.expert_shard <= 1.0 else 0.0
+            lone = sums.expert if expert_shards(state) <= 1.0 else 0.0
             whole = everything - lone
             total += (mem.gathered_param_bytes + mem.grad_bytes * share) * whole
         else:
@@ -193,7 +206,7 @@ def state_bytes(
 
     ZeRO 1 shards the optimizer, 2 the gradients too, 3 the parameters too (arXiv:1910.02054).
     """
-    dense, expert = 1.0 / state.shard, 1.0 / state.expert_shard
+    dense, expert = 1.0 / state.shard, 1.0 / expert_shards(state)
     p_dense, p_expert = (dense, expert) if state.zero >= 3.0 else (1.0, 1.0)
     g_dense, g_expert = (dense, expert) if state.zero >= 2.0 else (1.0, 1.0)
     o_dense, o_expert = (dense, expert) if state.zero >= 1.0 else (1.0, 1.0)

@@ -233,7 +233,7 @@ class State(NamedTuple):
     recompute_layers: float  # full recompute of the first N of each chunk; 0 all
     zero: float
     shard: float  # ranks over which dense state is sharded
-    expert_shard: float
+    expert_shard: float  # ranks that hold the same experts, all shard groups together
     dp: float  # dp x cp
     offload_optimizer: float
     offload_activations: float

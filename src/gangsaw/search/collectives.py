@@ -15,11 +15,12 @@ from gangsaw.cost.collectives import (
     p2p_s,
     reduce_scatter_s,
 )
+from gangsaw.cost.data_parallel import stage_net
 from gangsaw.cost.ends import end_time
 from gangsaw.cost.evaluate import time_table
 from gangsaw.cost.lower import Lowered, cut_of, loads_of, strides_of
 from gangsaw.cost.lower_cluster import tier_name_for
-from gangsaw.cost.memory import memory_table
+from gangsaw.cost.memory import expert_shards, memory_table
 from gangsaw.cost.memory_doc import memory_state
 from gangsaw.cost.moe import dispatch_bytes
 from gangsaw.cost.step import (
@@ -190,17 +191,20 @@ def stage_rows(rank: Rank) -> list[CollectiveDoc]:
 
 def data_rows(rank: Rank) -> list[CollectiveDoc]:
     """Data parallelism: gradients reduced and parameters gathered, experts over their own group."""
-    plan, net, stack, strides = rank.plan, rank.low.net, rank.low.stack, rank.strides
+    plan, stack, strides = rank.plan, rank.low.stack, rank.strides
     state = memory_state(plan, rank.job.recipe)
+    net, stride_in = stage_net(rank.cut, state, rank.low.net, strides)
     steps = plan.num_microbatches if plan.zero >= 2 else 1
     hidden = stack.zero3_overlap if plan.zero >= 2 else stack.dp_overlap_backward
     rows = []
     groups = [
-        ("dp", "gradients", state.shard, plan.dp * plan.cp, strides.dp, rank.profile[T_DENSE]),
-        ("edp", "expert gradients", rank.cut.edp, plan.expert_dp, strides.edp,
-         rank.profile[T_EXPERT]),
+        (Group("dp", plan.dp * plan.cp, strides.dp), "gradients", state.shard, stride_in,
+         rank.profile[T_DENSE]),
+        (Group("edp", plan.expert_dp, strides.edp), "expert gradients", expert_shards(state),
+         rank.cut.ep * rank.cut.etp, rank.profile[T_EXPERT]),
     ]  # fmt: skip
-    for axis, what, shard, size, stride, params in groups:
+    for group, what, shard, stride, params in groups:
+        size = group.size
         if size == 1 or params <= 0.0:
             continue
         amount = float(params) * stack.grad_bytes
@@ -212,16 +216,16 @@ def data_rows(rank: Rank) -> list[CollectiveDoc]:
             bound, name = all_gather_bound_s(net, amount, shard, stride), "reduce-scatter"
         exposed = steps * each * (1.0 - hidden)
         traffic = Traffic(f"{what} {name}", steps, amount, each, bound, exposed)
-        rows.append(_row(rank, Group(axis, size, stride), traffic))
+        rows.append(_row(rank, group, traffic))
     if plan.zero == 0 or plan.dp * plan.cp == 1:
         return rows
     gathers = 2 * plan.num_microbatches if plan.zero == 3 else 1
     amount = float(rank.profile[P_DENSE]) * stack.param_bytes
-    each = all_gather_s(net, amount, state.shard, strides.dp, rank.overhead_s)
+    each = all_gather_s(net, amount, state.shard, stride_in, rank.overhead_s)
     cover = stack.zero3_overlap if plan.zero == 3 else stack.dp_overlap_forward
     traffic = Traffic(
         "parameters all-gather", gathers, amount, each,
-        all_gather_bound_s(net, amount, state.shard, strides.dp),
+        all_gather_bound_s(net, amount, state.shard, stride_in),
         gathers * each * (1.0 - cover),
     )  # fmt: skip
     return [*rows, _row(rank, Group("dp", plan.dp * plan.cp, strides.dp), traffic)]
