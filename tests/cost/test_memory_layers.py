@@ -50,6 +50,20 @@ def test_llama_layer_fused_by_hand() -> None:
     assert kept.temp == pytest.approx(4096 * (4 * f + 2 * h))
 
 
+def test_fewer_key_value_heads_than_ranks_are_copied() -> None:
+    # 64 query heads and 8 key-value heads of 128 over 16 ranks: 4 queries and a whole key-value
+    # head each, so two ranks hold the same one.
+    h, f, tokens = 8192.0, 28672.0, 2048.0
+    found = layer_memory(llama(h, 64.0, 8.0, f), cut(tp=16.0, sp=1.0), stack("megatron-core-te"))
+    projections = h * (4 + 1 + 1) * 128 + 4 * 128 * h
+    assert found.dense_params == projections + 3 * h * f / 16 + 2 * h
+    eight = layer_memory(llama(h, 64.0, 8.0, f), cut(tp=8.0, sp=1.0), stack("megatron-core-te"))
+    assert eight.dense_params == h * (8 + 1 + 1) * 128 + 8 * 128 * h + 3 * h * f / 8 + 2 * h
+    # Kept: two norms with outputs 8 h/t, q k v out of 16 bits, statistics, and 6 f/t of the MLP.
+    kept = 8 * h / 16 + 2 * (4 + 1 + 1 + 4) * 128 + 4 * 4 + 6 * f / 16
+    assert found.kept_none == pytest.approx(tokens * kept)
+
+
 def test_context_parallelism_divides_tokens_and_adds_an_output() -> None:
     mem = stack("megatron-core-te")
     one = layer_memory(llama(8192.0, 64.0, 8.0, 28672.0), cut(1.0, 4096.0), mem)

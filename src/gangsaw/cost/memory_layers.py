@@ -53,6 +53,22 @@ def score_bytes(kind: Kind, cut: Cut, mem: StackMem) -> float:
 
 
 @kernel
+def kv_heads_held(kind: Kind, cut: Cut) -> float:
+    """Key-value heads that all TP ranks hold together: with fewer than ranks, each keeps one."""
+    return max(kind.kv_heads, cut.tp)
+
+
+@kernel
+def attention_split_params(kind: Kind, cut: Cut) -> float:
+    """Attention parameters on one TP rank, copies of key and value projections included."""
+    params = kind.attention_params
+    if kind.kv_lora <= 0.0:
+        copies = kv_heads_held(kind, cut) - kind.kv_heads
+        params += copies * (kind.head_dim + kind.v_head_dim) * kind.hidden
+    return params / cut.tp
+
+
+@kernel
 def attention_bytes(kind: Kind, cut: Cut, mem: StackMem) -> float:
     """Queries, keys, values, output and softmax statistics that attention keeps, no scores."""
     tokens = tokens_on_rank(kind, cut)
@@ -61,8 +77,8 @@ def attention_bytes(kind: Kind, cut: Cut, mem: StackMem) -> float:
     if kind.kv_lora > 0.0:
         k, v = q, v_out  # keys and values are expanded to every head
     else:
-        k = kind.kv_heads * kind.head_dim
-        v = kind.kv_heads * kind.v_head_dim
+        k = kv_heads_held(kind, cut) * kind.head_dim
+        v = kv_heads_held(kind, cut) * kind.v_head_dim
     split = 2.0 * (q + k + v + v_out)
     split += mem.rope_bytes * (q + k) + mem.qkv_copy_bytes * (q + k + v)
     if cut.cp > 1.0:
@@ -127,7 +143,7 @@ def op_level_bytes(kind: Kind, cut: Cut, mem: StackMem) -> float:
     tokens = tokens_on_rank(kind, cut)
     spread = cut.tp if cut.sp > 0.0 else 1.0
     q = kind.heads * kind.head_dim
-    v = kind.kv_heads * kind.v_head_dim
+    v = kv_heads_held(kind, cut) * kind.v_head_dim
     out = kind.heads * kind.v_head_dim
     inner = kind.ffn + kind.shared_ffn
     split = 2.0 * (q + v + out) + 4.0 * kind.heads + 2.0 * inner
@@ -179,7 +195,7 @@ def weight_pass_bytes(kind: Kind, cut: Cut) -> float:
     spread = cut.tp if cut.sp > 0.0 else 1.0
     q = kind.heads * kind.head_dim
     out = kind.heads * kind.v_head_dim
-    kv = kind.kv_heads * (kind.head_dim + kind.v_head_dim)
+    kv = kv_heads_held(kind, cut) * (kind.head_dim + kind.v_head_dim)
     if kind.kv_lora > 0.0:
         kv = kind.heads * (kind.head_dim + kind.v_head_dim)
     gates = 2.0 if kind.gated > 0.0 else 1.0
@@ -217,7 +233,8 @@ def layer_memory(kind: Kind, cut: Cut, mem: StackMem) -> LayerMem:
     else:
         selective = everything - scores - module_bytes(kind, cut, mem) * scale
     gated = 3.0 if kind.gated > 0.0 else 2.0
-    split = (kind.attention_params + kind.mlp_params) / cut.tp
+    attention_params = attention_split_params(kind, cut)
+    split = attention_params + kind.mlp_params / cut.tp
     dense = split + kind.replicated_params
     experts = kind.expert_params / (cut.ep * cut.etp)
     frozen = 1.0 - kind.trainable_frac
@@ -230,7 +247,7 @@ def layer_memory(kind: Kind, cut: Cut, mem: StackMem) -> LayerMem:
         dense_params=dense,
         expert_params=experts,
         adapter_params=kind.adapter_params / cut.tp,
-        largest_matrix=kind.attention_params / cut.tp,
+        largest_matrix=attention_params,
         dense_matrix=gated * kind.hidden * kind.ffn / cut.tp,
         expert_matrix=gated * kind.hidden * (kind.shared_ffn / cut.tp + kind.moe_ffn / cut.etp),
         linear_params=split + experts,
