@@ -15,7 +15,12 @@ from gangsaw.jit import kernel
 
 @kernel
 def end_tp_s(ends: Ends, cut: Cut, net: Net, strides: Strides, stack: StackT) -> float:
-    """Seconds of the tensor-parallel exchange of the embedding's or head's activations."""
+    """Seconds of the tensor-parallel exchange of an end's activations, mean of both directions.
+
+    Each end exchanges once in all: the embedding's partial rows are summed forward, the head's
+    partial input gradients backward (Megatron-LM's conjugate operators, arXiv:1909.08053). With
+    sequence parallelism the other direction gathers what this one scattered.
+    """
     if cut.tp <= 1.0:
         return 0.0
     size = cut.mbs * cut.seq_len / cut.cp * ends.hidden * cut.act_bytes
@@ -23,7 +28,7 @@ def end_tp_s(ends: Ends, cut: Cut, net: Net, strides: Strides, stack: StackT) ->
     if cut.sp > 0.0:
         gather = all_gather_s(net, size, cut.tp, strides.tp, over)
         return 0.5 * (gather + reduce_scatter_s(net, size, cut.tp, strides.tp, over))
-    return all_reduce_s(net, size, cut.tp, strides.tp, over)
+    return 0.5 * all_reduce_s(net, size, cut.tp, strides.tp, over)
 
 
 @kernel

@@ -50,11 +50,13 @@ def attention_linear_s(kind: Kind, cut: Cut, tokens: float, device: Device, mode
     out = product_s(tokens, h, kind.heads * kind.v_head_dim / t, device, mode)
     if kind.kv_lora > 0.0:
         nope = kind.head_dim - kind.rope_dim
-        total = product_s(tokens, kind.kv_lora + kind.rope_dim, h, device, mode)
+        # Megatron Core holds the down projections whole and runs them on a rank's own tokens.
+        own = tokens / (t if cut.sp > 0.0 else 1.0)
+        total = product_s(own, kind.kv_lora + kind.rope_dim, h, device, mode)
         up = kind.heads * (nope + kind.v_head_dim) / t
         total += product_s(tokens, up, kind.kv_lora, device, mode)
         if kind.q_lora > 0.0:
-            total += product_s(tokens, kind.q_lora, h, device, mode)
+            total += product_s(own, kind.q_lora, h, device, mode)
             total += product_s(tokens, q / t, kind.q_lora, device, mode)
         else:
             total += product_s(tokens, q / t, h, device, mode)
@@ -170,8 +172,8 @@ def ep_exchange_s(kind: Kind, cut: Cut, net: Net, strides: Strides, stack: Stack
     size = dispatch_bytes(kind, cut)
     total = 0.0
     if cut.ep > 1.0:
-        size *= once_a_node(kind.topk, cut.ep, group_path(net, cut.ep, strides.ep, 0))
-        total += 2.0 * all_to_all_s(net, size, cut.ep, strides.ep, over)
+        sent = size * once_a_node(kind.topk, cut.ep, group_path(net, cut.ep, strides.ep, 0))
+        total += 2.0 * all_to_all_s(net, sent, cut.ep, strides.ep, over)
     if cut.etp > 1.0:
         total += all_gather_s(net, size * cut.etp, cut.etp, strides.etp, over)
         total += reduce_scatter_s(net, size * cut.etp, cut.etp, strides.etp, over)
