@@ -60,12 +60,18 @@ def kv_heads_held(kind: Kind, cut: Cut) -> float:
 
 @kernel
 def attention_split_params(kind: Kind, cut: Cut) -> float:
-    """Attention parameters on one TP rank, copies of key and value projections included."""
+    """Attention parameters on one TP rank, copies of key and value projections included.
+
+    MLA's down projections and latent norms are whole on every rank (Megatron Core's duplicated
+    linear layers, torchtitan's NoParallel): the latents belong to all heads.
+    """
     params = kind.attention_params
-    if kind.kv_lora <= 0.0:
-        copies = kv_heads_held(kind, cut) - kind.kv_heads
-        params += copies * (kind.head_dim + kind.v_head_dim) * kind.hidden
-    return params / cut.tp
+    if kind.kv_lora > 0.0:
+        latents = kind.q_lora + kind.kv_lora
+        whole = kind.hidden * (latents + kind.rope_dim) + latents
+        return whole + (params - whole) / cut.tp
+    copies = kv_heads_held(kind, cut) - kind.kv_heads
+    return (params + copies * (kind.head_dim + kind.v_head_dim) * kind.hidden) / cut.tp
 
 
 @kernel
