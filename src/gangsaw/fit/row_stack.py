@@ -141,9 +141,9 @@ def _torchtitan(row: Row, assumed: list[str]) -> list[tuple[StackProfile, float]
     assumed.append("tensor parallelism: asynchronous or not")
     hidden = {"tp_exposed_fwd_frac": 0.4, "tp_exposed_bwd_frac": 0.4}
     return [
-        (s.model_copy(update={"time": s.time.model_copy(update=change)}), w / 2.0)
+        (s.model_copy(update={"time": s.time.model_copy(update=change)}), w * share)
         for s, w in found
-        for change in ({}, hidden)
+        for change, share in (({}, 0.75), (hidden, 0.25))
     ]
 
 

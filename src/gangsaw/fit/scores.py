@@ -9,6 +9,7 @@ import numpy as np
 from scipy.stats import kendalltau, spearmanr
 
 from gangsaw.cost.doubt import Site, Widths, predict_interval
+from gangsaw.cost.types import Array
 from gangsaw.fit.choose import greedy
 from gangsaw.fit.rows import Row
 from gangsaw.fit.widths import HeldOut, by_group, fit_widths
@@ -110,6 +111,14 @@ class Sweep(NamedTuple):
     kendall: float
 
 
+def distinct(members: Sequence[HeldOut]) -> tuple[Array, Array]:
+    """Predicted logarithm and mean measured time of each plan; equal stated plans are one."""
+    plans: dict[float, list[float]] = {}
+    for h in members:
+        plans.setdefault(round(h.view.log_s, 4), []).append(h.step_s)
+    return np.array(list(plans)), np.array([float(np.mean(v)) for v in plans.values()])
+
+
 def sweeps(rows: Sequence[HeldOut], table: Mapping[str, Row], least: int = 5) -> list[Sweep]:
     """Groups of rows that differ in the plan alone, ordered by the physical prediction."""
     groups: dict[tuple[object, ...], list[HeldOut]] = {}
@@ -123,14 +132,13 @@ def sweeps(rows: Sequence[HeldOut], table: Mapping[str, Row], least: int = 5) ->
         groups.setdefault(key, []).append(h)
     out = []
     for key, members in groups.items():
-        if len(members) < least:
+        predicted, measured = distinct(members)
+        if len(predicted) < least:
             continue
-        measured = np.array([h.step_s for h in members])
-        predicted = np.array([h.view.log_s for h in members])
         pick = int(predicted.argmin())
         out.append(
             Sweep(
-                str(key[0]), f"{key[1]}, {key[5]} devices", len(members),
+                str(key[0]), f"{key[1]}, {key[5]} devices", len(predicted),
                 float(measured[pick] / measured.min() - 1.0),
                 float(spearmanr(predicted, measured).statistic),
                 float(kendalltau(predicted, measured).statistic),
