@@ -52,12 +52,18 @@ class SaveTimes(NamedTuple):
 
 
 def trained_params(job: Job) -> tuple[float, float]:
-    """Parameters with and without gradients; of LoRA only the adapters are trained."""
-    total = float(job.model.params())
+    """Parameters with and without gradients; of LoRA only the adapters are trained.
+
+    As in memory, multi-token prediction is trained and a tower's matrices have adapters too.
+    """
+    model = job.model
+    total = float(model.params() + (model.mtp.params() if model.mtp else 0))
     if job.recipe.task not in ("lora", "qlora"):
         return total, 0.0
-    adapters = sum(adapter_params(job.model.kinds[k], job.recipe) for k in job.model.order)
-    return float(adapters), total
+    layers = [model.kinds[k] for k in model.order]
+    for part in (model.mtp, model.vision):
+        layers += [part.kind] * part.layers if part else []
+    return float(sum(adapter_params(kind, job.recipe) for kind in layers)), total
 
 
 def checkpoint_of(

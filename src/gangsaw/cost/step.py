@@ -125,7 +125,8 @@ def rank_profiles(
             out[r, BWD] += times.embedding_bwd * train_ends
             out[r, TP_F] += times.embedding_tp
             out[r, TP_B] += times.embedding_tp * train_ends
-            end += (ends.embedding_params + ends.vision_embedding_params) / tp
+            vision = ends.vision_embedding_params + ends.projector_params
+            end += (ends.embedding_params + vision) / tp
         h = loads.heads[r]
         if h > 0.0:
             out[r, FWD] += h * times.head_fwd

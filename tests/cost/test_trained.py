@@ -1,0 +1,50 @@
+"""Parameters that a plan trains, counted three ways: memory, the step's traffic, a checkpoint."""
+
+from __future__ import annotations
+
+import pytest
+
+from gangsaw.cost.checkpoint import trained_params
+from gangsaw.cost.ends import end_time
+from gangsaw.cost.evaluate import time_table
+from gangsaw.cost.lower import cut_of, loads_of, lower, strides_of
+from gangsaw.cost.memory import memory_table
+from gangsaw.cost.memory_doc import memory_state, rank_memories
+from gangsaw.cost.step import P_DENSE, P_EXPERT, RANKS, T_DENSE, T_EXPERT, rank_profiles
+from gangsaw.read.clusters import load_cluster
+from gangsaw.read.models import load_model
+from gangsaw.read.stacks import load_stack
+from gangsaw.spec.job import Job
+from gangsaw.spec.plan import Plan
+from gangsaw.spec.recipe import Recipe
+
+
+@pytest.mark.parametrize("task", ["pretrain", "lora"])
+@pytest.mark.parametrize("name", ["deepseek-v3", "llava-1.5-7b", "mixtral-8x7b", "llama-3.1-8b"])
+def test_memory_traffic_and_checkpoint_count_the_same(name, task):
+    # torchtitan pads no vocabulary, so nothing but the model's own parameters is held.
+    job = Job(
+        model=load_model(name), recipe=Recipe(seq_len=2048, global_batch=8, task=task),
+        cluster=load_cluster("h100-sxm:8"), stack=load_stack("torchtitan"),
+    )  # fmt: skip
+    plan, layers = Plan(pp=4, dp=2, zero=0, num_microbatches=4), job.model.layers
+    counts = tuple(layers // 4 + (1 if i < layers % 4 else 0) for i in range(4))
+    trained, _ = trained_params(job)
+    low, state = lower(job), memory_state(plan, job.recipe)
+    held = sum(found.grads for _, found in rank_memories(job, plan, counts, low))
+    assert held == pytest.approx(low.memory.grad_bytes * trained, rel=1e-12)
+
+    cut, strides = cut_of(plan, job.recipe), strides_of(plan)
+    rows = rank_profiles(
+        loads_of(job.model, plan, counts),
+        time_table(low.kinds, cut, low.device, low.net, strides, low.stack),
+        memory_table(low.kinds, cut, low.memory),
+        end_time(low.ends, cut, low.device, low.net, strides, low.stack), low.ends, cut.tp,
+        state.train_ends,
+    )  # fmt: skip
+    reduced = sum(row[RANKS] * (row[T_DENSE] + row[T_EXPERT]) for row in rows)
+    assert reduced == pytest.approx(trained, rel=1e-12)
+    whole = float(job.model.params() + (job.model.mtp.params() if job.model.mtp else 0))
+    adapters = trained if task == "lora" else 0.0
+    gathered = sum(row[RANKS] * (row[P_DENSE] + row[P_EXPERT]) for row in rows)
+    assert gathered == pytest.approx(whole + adapters, rel=1e-12)
