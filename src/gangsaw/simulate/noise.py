@@ -12,6 +12,7 @@ Packets sprayed over all uplinks never collide.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -31,6 +32,7 @@ Routing = Literal["hashed", "sprayed"]
 Float32 = NDArray[np.float32]
 
 
+@lru_cache(maxsize=64)
 def lognormal_table(cv: float, members: float = 1.0) -> Float32:
     """Quantiles of the largest of `members` lognormal factors of mean 1 and deviation `cv`."""
     if cv < 0.0 or members < 1.0:
@@ -109,15 +111,15 @@ def group_factors(
     groups share: a spread smaller than the noise is felt in part, a slow device in full.
     """
     order = np.argsort(group_of_devices(plan, members), kind="stable")
-    own = factors[order].reshape(-1, members)
+    own = np.ascontiguousarray(factors[order].reshape(-1, members).T)
     if op_cv == 0.0 or members == 1:
-        worst = own.max(axis=1)
+        worst = own.max(axis=0)
         return np.asarray(worst.reshape(-1, plan.pp))
     sigma = np.sqrt(np.log1p(op_cv * op_cv))
-    total, plain = np.zeros(len(own)), 0.0
+    total, plain = np.zeros(own.shape[1]), 0.0
     for _ in range(GROUP_DRAWS):
         x = np.exp(sigma * rng.standard_normal(members))
-        total += (own * x).max(axis=1)
+        total += (own * x[:, None]).max(axis=0)
         plain += float(x.max())
     return np.asarray((total / plain).reshape(-1, plan.pp))
 
