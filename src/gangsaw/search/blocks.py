@@ -60,7 +60,6 @@ from gangsaw.search.inner import (
     Space,
     Worth,
     chunks_of,
-    exchange_row,
     schedule_runs,
     search_schedule,
     shard_choices,
@@ -220,18 +219,13 @@ def exchange_tables(
     strides: Strides,
     machine: Machine,
 ) -> Array:
-    """(3, D, R, 2): `traffic` without sharding, with it, and of ZeRO-3, by shard group."""
-    out = np.zeros((3, len(groups), profiles.shape[0], 2))
-    done = False
+    """(4, D, R, 2): `traffic` of each ZeRO stage by shard group."""
+    out = np.zeros((4, len(groups), profiles.shape[0], 2))
     for z in range(len(space.zeros)):
         zero = int(space.zeros[z])
-        row = exchange_row(zero)
-        if row == 1 and done:
-            continue
         for d in range(shard_choices(zero, len(groups))):
             now = variant(state, 0.0, 0.0, 0.0, float(zero), groups[d], (0.0, 0.0))
-            out[row, d] = traffic(profiles, cut, now, machine.net, strides, machine.stack)
-        done = done or row == 1
+            out[zero, d] = traffic(profiles, cut, now, machine.net, strides, machine.stack)
     return out
 
 
@@ -408,7 +402,7 @@ def search_block(
                     loads, tables.layers, tables.mems, tables.end_times, ends, cut.tp,
                     state.train_ends,
                 )  # fmt: skip
-                exchange = np.zeros((3, len(groups), profiles.shape[0], 2))
+                exchange = np.zeros((4, len(groups), profiles.shape[0], 2))
                 ready = Ready(
                     number, loads, profiles, exchange, tables.end_mem, tables.mems, groups,
                     hop_s, tied, most_layers(space, loads, p, v),

@@ -173,14 +173,6 @@ def sharding_matters(zero: int, first: bool, group: float, expert_group: float) 
 
 
 @kernel
-def exchange_row(zero: int) -> int:
-    """Where a ZeRO stage stands in `exchange_tables`: stages 1 and 2 move the same."""
-    if zero == 0:
-        return 0
-    return 2 if zero == 3 else 1
-
-
-@kernel
 def variant(
     state: State,
     schedule: float,
@@ -253,7 +245,7 @@ def try_plan(
     zero = int(one.zero)
     shard, off_o, off_a = choice
     cost = combine(
-        ready.profiles, ready.exchange[exchange_row(zero), shard], ready.hop_s, ready.tied, one,
+        ready.profiles, ready.exchange[zero, shard], ready.hop_s, ready.tied, one,
         machine.device, machine.stack,
     )  # fmt: skip
     peak = worst_device_bytes(sums, places, ready.end_mem, one, machine.memory)

@@ -24,6 +24,7 @@ from gangsaw.search.ranking import (
     words_of,
 )
 from gangsaw.search.space import (
+    DOMINATED,
     Breadth,
     Limits,
     Searched,
@@ -240,7 +241,15 @@ def risky_note(ranked: list[Ranked], limits: Limits, fastest_s: float) -> tuple[
 
 def search_notes(job: Job, breadth: Breadth, limits: Limits) -> tuple[str, ...]:
     """What was searched and what was not."""
-    notes = [f"schedules searched: {', '.join(breadth.schedules)}"]
+    fixed = limits.fixed.get("schedule")
+    names = breadth.schedules if fixed is None else (str(fixed),)
+    notes = [f"schedules searched: {', '.join(names)}"]
+    passed = [n for n in breadth.schedules if DOMINATED.get(n) in breadth.schedules]
+    if passed and not limits.exhaustive and "schedule" not in limits.fixed:
+        notes.append(
+            f"{' and '.join(passed)} take as long as"
+            f" {' and '.join(DOMINATED[n] for n in passed)} and hold no less: not evaluated"
+        )
     if not limits.exhaustive:
         notes.append(
             f"plans that cannot fit or come within {breadth.slack:g} x the fastest are passed over"

@@ -109,13 +109,14 @@ class Searched:
         tp, cp, pp, dp, ep, etp, mbs, sp, order = (int(x) for x in block[:9])
         group = dp * cp
         choice = int(shard_groups(self.space, group, block[STRIDE_DP], self.low.net)[shard])
+        whole = choice == group and not self.space.shard_only
         offload_o = float(self.space.offload_optimizer[off_o])
         offload_a = float(self.space.offload_activations[off_a])
         return Plan(
             tp=tp, cp=cp, pp=pp, vpp=v, dp=dp, ep=ep, etp=etp, mbs=mbs,
             num_microbatches=self.job.recipe.global_batch // (dp * mbs),
             schedule=SCHEDULES[schedule], recompute=FORMS[rec], recompute_layers=first, zero=zero,
-            shard_group=0 if choice == group or zero == 0 else choice, sequence_parallel=bool(sp),
+            shard_group=0 if whole or zero == 0 else choice, sequence_parallel=bool(sp),
             offload_optimizer=offload_o, offload_activations=offload_a,
             rank_order=self.orders[order],
         )  # fmt: skip
@@ -229,11 +230,24 @@ def blocks_of(job: Job, fixed: Mapping[str, object]) -> Array:
     return np.array(rows, dtype=np.float64).reshape(len(rows), 16)
 
 
+DOMINATED = {"gpipe": "1f1b", "bfs": "interleaved"}
+"""Schedules that take as long as another and never hold less, so that they cannot be best."""
+
+
+def useful_schedules(breadth: Breadth, fixed: Mapping[str, object]) -> list[str]:
+    """The schedules that a search goes through: the fixed one, else those that can be best."""
+    wanted = fixed.get("schedule")
+    if wanted is not None:
+        return [str(wanted)]
+    names = list(breadth.schedules)
+    if math.isinf(breadth.slack):
+        return names
+    return [n for n in names if DOMINATED.get(n) not in names]
+
+
 def space_of(job: Job, breadth: Breadth, fixed: Mapping[str, object]) -> Space:
     """The inner loops as numbers, what the user fixed taken into account."""
-    schedules = [s for s in breadth.schedules if fixed.get("schedule") in (None, s)]
-    if fixed.get("schedule") and not schedules:
-        schedules = [str(fixed["schedule"])]
+    schedules = useful_schedules(breadth, fixed)
     forms = [i for i, f in enumerate(FORMS) if fixed.get("recompute") in (None, f)]
     zeros = [z for z in breadth.zeros if fixed.get("zero") in (None, z)]
     if fixed.get("zero") is not None and not zeros:
@@ -321,7 +335,7 @@ def legal_plans(job: Job, fixed: Mapping[str, object], breadth: Breadth) -> int:
     blocks = blocks_of(job, fixed)
     if not len(blocks):
         return 0
-    whole = replace(breadth, first_layers=EVERY, hybrid=EVERY)
+    whole = exhaustive(breadth)
     net = lower(job).net
     return int(compiled(count_plans)(blocks, space_of(job, whole, fixed), net))
 
