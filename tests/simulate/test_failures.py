@@ -175,6 +175,16 @@ def test_published_mean_times_to_failure():
         assert 1 / (per_s * devices / 8) / 3600 == pytest.approx(hours, rel=0.03)
 
 
+def test_published_share_of_useful_time():
+    """(1 - N r (u0 + dt/2)) / (1 + w/dt), Kokolis et al. arXiv:2410.21680: 128 hosts of RSC-1."""
+    per_s, hosts, save, every = 6.5 / (1000 * 86400), 128, 300.0, 3600.0
+    for restart in (300.0, 900.0, 1200.0):
+        published = (1 - hosts * per_s * (restart + every / 2)) / (1 + save / every)
+        ours = goodput_frac(save, save, every, 1 / (hosts * per_s), restart)
+        assert ours == pytest.approx(published, rel=0.005)
+        assert ours == pytest.approx(0.9, abs=0.01)  # "about 0.9" for jobs above 1,024 devices
+
+
 def test_hosts_down_is_the_compound_law():
     classes = (HARD, RARE, SOFT)
     p = hosts_down(classes, 20_000.0, 60)
