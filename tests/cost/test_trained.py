@@ -14,6 +14,7 @@ from gangsaw.cost.step import P_DENSE, P_EXPERT, RANKS, T_DENSE, T_EXPERT, rank_
 from gangsaw.read.clusters import load_cluster
 from gangsaw.read.models import load_model
 from gangsaw.read.stacks import load_stack
+from gangsaw.search.estimate import evaluate
 from gangsaw.spec.job import Job
 from gangsaw.spec.plan import Plan
 from gangsaw.spec.recipe import Recipe
@@ -48,3 +49,24 @@ def test_memory_traffic_and_checkpoint_count_the_same(name, task):
     adapters = trained if task == "lora" else 0.0
     gathered = sum(row[RANKS] * (row[P_DENSE] + row[P_EXPERT]) for row in rows)
     assert gathered == pytest.approx(whole + adapters, rel=1e-12)
+
+
+@pytest.mark.parametrize("schedule", ["zb-v", "v-half", "v-min", "dualpipe-v"])
+def test_a_tied_table_is_held_once_where_both_ends_meet(schedule):
+    # A V of stages starts and ends on rank 0 (arXiv:2405.15362): one table, nothing to add up.
+    job = Job(
+        model=load_model("llama-3.2-1b"), recipe=Recipe(seq_len=2048, global_batch=32),
+        cluster=load_cluster("h100-sxm:4"), stack=load_stack("torchtitan"),
+    )  # fmt: skip
+    plan = Plan(pp=4, vpp=2, zero=0, schedule=schedule, num_microbatches=32)
+    low, table = lower(job), 128256 * 2048
+    ranks = rank_memories(job, plan, (2,) * 8, low)
+    held = sum(found.params for _, found in ranks) / low.memory.param_bytes
+    assert job.model.tied
+    assert held == job.model.params()
+    loop = plan.model_copy(update={"schedule": "interleaved"})
+    ranks = rank_memories(job, loop, (2,) * 8, low)
+    held = sum(found.params for _, found in ranks) / low.memory.param_bytes
+    assert held == job.model.params() + table
+    assert evaluate(job, plan).cost.dp_comm == 0.0
+    assert evaluate(job, loop).cost.dp_comm > 0.0

@@ -240,6 +240,7 @@ def rank_memory(
 def rank_peak(sums: Sums, load: Place, ends: EndMem, state: State, mem: StackMem) -> RankMem:
     """Memory of one pipeline rank at its own peak, from the sums over its layers."""
     end_params = load.embedding * ends.embedding_params + load.head * ends.head_params
+    end_params -= load.embedding * load.head * ends.shared
     params, grads, optimizer, stepped = state_bytes(sums, end_params, state, mem)
     trained = sums.dense - sums.frozen_dense + sums.expert - sums.frozen_expert
     trained += end_params if state.train_ends > 0.0 else 0.0

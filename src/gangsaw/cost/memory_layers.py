@@ -276,7 +276,8 @@ def padded_vocab(vocab: float, tp: float, mem: StackMem) -> float:
 def end_memory(ends: Ends, cut: Cut, pp: float, mem: StackMem) -> EndMem:
     """Bytes of embedding and loss head for one microbatch, and their parameters on a rank.
 
-    A tied head needs parameters of its own only when it lies on another stage (`pp` > 1).
+    A tied head needs parameters of its own only when it lies on another stage (`pp` > 1); where the
+    stages run down the ranks and up again the two meet on one rank and share them.
     """
     scale = cut.act_bytes / 2.0
     spread = cut.tp if cut.sp > 0.0 else 1.0
@@ -312,4 +313,5 @@ def end_memory(ends: Ends, cut: Cut, pp: float, mem: StackMem) -> EndMem:
         logits_kept=min(logit_bytes, 4.0) * logits,
         block=mem.ends_grad_bytes * matrix,
         boundary=mem.pipe_buffer_bytes * tokens * ends.hidden / spread * scale if pp > 1.0 else 0.0,
+        shared=head if ends.tied > 0.0 else 0.0,
     )

@@ -26,9 +26,13 @@ from gangsaw.cost.memory import (
     KEPT_SELECTIVE,
 )
 from gangsaw.cost.types import (
+    DUALPIPE_V,
     FULL,
     SELECTIVE,
+    V_HALF,
+    V_MIN,
     ZB_H1,
+    ZB_V,
     Array,
     Cut,
     Device,
@@ -322,6 +326,8 @@ def combine(
     )  # fmt: skip
     path += uneven_s(p, state.vpp, uneven, t_max)
     dp = tied * state.train_ends
+    if state.schedule in (ZB_V, V_HALF, V_MIN, DUALPIPE_V):
+        dp = 0.0  # both ends are on the first rank, so a tied table is there once
     if state.zero < 2.0:
         dp += reduce - min(stack.dp_overlap_backward * reduce, last_b)
     if state.zero < 3.0:

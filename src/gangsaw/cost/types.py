@@ -208,6 +208,7 @@ class EndMem(NamedTuple):
     logits_kept: float  # what an extra prediction head keeps of its logits until backward
     block: float  # bytes of the dense gradient of one end, for fragmentation
     boundary: float  # stage output kept beside the layers, a microbatch in flight
+    shared: float  # of head_params, those that an embedding on the same rank already holds
 
 
 class RankLoad(NamedTuple):
