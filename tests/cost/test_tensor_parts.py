@@ -76,3 +76,21 @@ def test_expert_tensor_ranks_gather_every_row_that_was_routed_to_them():
     found = ep_exchange_s(kind, cut, low.net, strides, low.stack)
     assert sent < size
     assert found == pytest.approx(low.stack.ep_exposed * expected)
+
+
+def test_prediction_layer_pays_for_joining_state_and_embedding():
+    _, low, cut, strides = parts("deepseek-v3", 8, tp=2, dp=4, ep=8)
+    assert low.ends.mtp_layers == 1.0
+    args = (cut, low.device, low.net, strides, low.stack)
+    found = end_time(low.ends, *args)
+    without = end_time(low.ends._replace(mtp_layers=0.0), *args)
+    # Two heads on the last rank, one of them behind a product of 2 x 7168 by 7168, half a rank.
+    d, n, h = low.device, 4096.0, 7168.0
+    products = [
+        gemm_s(n, h / 2, 2 * h, True, d),
+        gemm_s(n, 2 * h, h / 2, True, d),
+        gemm_s(h / 2, 2 * h, n, True, d),
+    ]
+    for name, joined in zip(("head_fwd", "head_bwd", "head_wgrad"), products, strict=True):
+        added = 2 * (getattr(found, name) - getattr(without, name))
+        assert added == pytest.approx(joined, rel=1e-9), name

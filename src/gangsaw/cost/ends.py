@@ -45,6 +45,14 @@ def end_time(
     fwd = gemm_s(tokens, vocab, ends.hidden, False, device)
     bwd = gemm_s(tokens, ends.hidden, vocab, False, device)
     wgrad = gemm_s(vocab, ends.hidden, tokens, False, device)
+    # A layer of multi-token prediction joins the hidden state and the next token's embedding by a
+    # 2 h x h product (arXiv:2412.19437, section 2.2). All heads are on one rank: each bears a part.
+    if ends.mtp_layers > 0.0:
+        part = ends.mtp_layers / (1.0 + ends.mtp_layers)
+        width = ends.hidden / cut.tp
+        fwd += part * gemm_s(tokens, width, 2.0 * ends.hidden, True, device)
+        bwd += part * gemm_s(tokens, 2.0 * ends.hidden, width, True, device)
+        wgrad += part * gemm_s(width, 2.0 * ends.hidden, tokens, True, device)
     exchange = end_tp_s(ends, cut, net, strides, stack)
     return EndTime(
         rows, rows + table, exchange, fwd + 0.4 * logits, bwd + 0.6 * logits, wgrad, exchange
