@@ -4,6 +4,7 @@ import pytest
 
 from gangsaw.cost.checkpoint import (
     CONTENT_BYTES,
+    Monthly,
     Prices,
     checkpoint_of,
     monthly_cost,
@@ -118,13 +119,13 @@ def test_requests_limit_and_cost_a_month_by_hand():
     )
     puts = max(64, ck.written / 64e6)
     assert save_times(ck, store, j.cluster, 64, False).save_s == pytest.approx(puts / 10, rel=0.01)
-    cost = monthly_cost(ck, store, Prices(0.023, 0.005, 0.0004, 0.01), 1000, 10, 3, 8)
+    cost = monthly_cost(ck, store, Prices(0.023, 0.005, 0.0004, 0.01), Monthly(1000, 10, 3, 8))
     assert cost.kept_usd == pytest.approx(3 * ck.written / 1e9 * 0.023)
     assert cost.requests_usd == pytest.approx((1000 * puts * 0.005 + 10 * puts * 0.0004) / 1e3)
     assert cost.egress_usd == pytest.approx(10 * ck.read / 1e9 * 0.01)
     assert cost.wear_usd == 0.0
     nvme = TIERS["nvme"]
-    worn = monthly_cost(ck, nvme, Prices(0, 0, 0, 0), 1000, 10, 3, 8)
+    worn = monthly_cost(ck, nvme, Prices(0, 0, 0, 0), Monthly(1000, 10, 3, 8))
     assert worn.wear_usd == pytest.approx(1000 * ck.written / nvme.endurance_bytes * nvme.drive_usd)
     assert worn.usd == worn.wear_usd
 

@@ -1,5 +1,6 @@
 """Plans on a bad day: sums, directions, the quick expectation, and what decides the ranking."""
 
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -13,11 +14,12 @@ from gangsaw.read.models import load_model
 from gangsaw.read.prices import load_prices
 from gangsaw.read.reliability import load_reliability
 from gangsaw.read.stacks import load_stack
-from gangsaw.search.bad_day import COLD, Wishes, best_goodput, failures_of, saved_on
+from gangsaw.search.bad_day import Wishes, best_goodput, failures_of, saved_on
 from gangsaw.search.estimate import evaluate
 from gangsaw.search.fabric_health import network_health, zero3_need_bytes_per_s
 from gangsaw.search.tail import (
     Conditions,
+    expected_list,
     expected_slowdown,
     expected_step_s,
     step_graph,
@@ -191,7 +193,7 @@ def test_what_reaches_a_recovery_objective_is_a_faster_read():
     rest = row.restart_s - row.load_s
     quick = slow.model_copy(update={"read_bytes_per_s": row.bytes / (1500.0 - rest) * 1.01})
     again = figures.model_copy(update={"storage": {**figures.storage, "object-store": quick}})
-    saved = saved_on(ev, again, "object-store", True, 5.0, checkpoint_of(ev.job, ev.plan), COLD)
+    saved = saved_on(ev, again, "object-store", True, 5.0, checkpoint_of(ev.job, ev.plan))
     assert saved.restart_s <= 1500.0 * 1.01
 
 
@@ -260,6 +262,21 @@ def test_ranking_by_each_objective():
         assert p.usd_per_million_tokens > p.usd_per_million_tokens_mean
         assert p.expected_step_s == pytest.approx(p.step.mean_s / p.failures.goodput_frac)
     assert any("other trainings" in n for n in answer.notes)
+
+
+def test_listed_plans_and_when_their_order_changes():
+    """A plan in lock-step everywhere and one that is not, slower by less than that costs."""
+    locked = evaluated(tp=1, pp=1, dp=256, num_microbatches=1, zero=3)
+    free = evaluated()
+    fast, slow = sorted((locked, free), key=lambda ev: ev.cost.step)
+    expected, notes = expected_list([fast, slow])
+    assert expected == [expected_step_s(fast), expected_step_s(slow)]
+    assert ("also the first" in notes[0]) == (expected[0] <= expected[1])
+    near = replace(free, cost=free.cost._replace(step=locked.cost.step * 1.001))
+    expected, notes = expected_list([locked, near])
+    assert expected[1] < expected[0]
+    assert "plan 2" in notes[0] and "comes first" in notes[0]
+    assert expected_list([free]) == ([expected_step_s(free)], ())
 
 
 def test_wrong_conditions():

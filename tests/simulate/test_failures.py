@@ -24,7 +24,14 @@ from gangsaw.simulate.failures import (
     simulate_runs,
 )
 from gangsaw.simulate.spares import availability_of, hosts_down, spares_needed
-from gangsaw.simulate.spot import gang_edges, recorded_spells, spot_result, up_edges, useful_s
+from gangsaw.simulate.spot import (
+    Restarts,
+    gang_edges,
+    recorded_spells,
+    spot_result,
+    up_edges,
+    useful_s,
+)
 from gangsaw.spec import Plan
 
 SOFT = FailureClass("soft", 1e-4, 1, False, "")
@@ -241,16 +248,16 @@ def test_spot_records():
     spells = recorded_spells()
     shares = {"us-west-2a": 0.883, "us-west-2b": 0.905, "us-east-1a": 0.167}
     for zone, share in shares.items():
-        alone = spot_result(zone, 1, True, 0.0, 1.0, 0.0)
+        alone = spot_result(zone, 1, True, Restarts(0.0, 1.0, 0.0))
         assert alone.available_frac == pytest.approx(share, abs=0.001)
         edges = up_edges(spells[zone])
         assert (edges[1:, 0] > edges[:-1, 1]).all()
-        gang = spot_result(zone, 16, False, 600.0, 900.0, 10.0, seed=1)
-        whole = spot_result(zone, 16, True, 600.0, 900.0, 10.0)
+        gang = spot_result(zone, 16, False, Restarts(600.0, 900.0, 10.0), seed=1)
+        whole = spot_result(zone, 16, True, Restarts(600.0, 900.0, 10.0))
         assert gang.available_frac < whole.available_frac
         assert gang.useful_frac < whole.useful_frac < alone.available_frac
     with pytest.raises(InputError, match="Legal: us-east-1a"):
-        spot_result("mars", 1, True, 0.0, 1.0, 0.0)
+        spot_result("mars", 1, True, Restarts(0.0, 1.0, 0.0))
 
 
 def test_spot_by_hand():
@@ -259,13 +266,13 @@ def test_spot_by_hand():
     both = gang_edges(edges, 25.0, [0.0, 5.0])
     # Shifted by 5: up in 5-15 and 20-25 and 0-5.
     assert both.tolist() == [[0, 10], [20, 25]]
-    assert useful_s(np.array([100.0, 30.0, 5.0]), 10.0, 20.0, 5.0) == 60.0
+    assert useful_s(np.array([100.0, 30.0, 5.0]), Restarts(10.0, 20.0, 5.0)) == 60.0
 
 
 def test_spot_losses_of_exponential_spells_agree_with_the_closed_form():
     rng = np.random.default_rng(5)
     mean, restart, interval, block = 5_000.0, 300.0, 600.0, 10.0
     up = rng.exponential(mean, 100_000)
-    found = useful_s(up, restart, interval, block) / up.sum()
+    found = useful_s(up, Restarts(restart, interval, block)) / up.sum()
     # Restarts that are struck again begin anew, as in Daly's form.
     assert found == pytest.approx(goodput_frac(block, block, interval, mean, restart), rel=0.02)

@@ -156,6 +156,15 @@ class Prices(NamedTuple):
     egress_gb: float
 
 
+class Monthly(NamedTuple):
+    """How much is saved, loaded and kept in a month of steady training, and by how many hosts."""
+
+    saves: float
+    loads: float
+    kept: float
+    hosts: float
+
+
 class MonthlyCost(NamedTuple):
     """Money a month of steady training, by what it is for."""
 
@@ -170,35 +179,20 @@ class MonthlyCost(NamedTuple):
         return sum(self)
 
 
-def monthly_cost(
-    ck: Checkpoint,
-    tier: StorageTier,
-    prices: Prices,
-    saves_per_month: float,
-    loads_per_month: float,
-    kept: float,
-    hosts: float,
-) -> MonthlyCost:
-    """What saving `saves_per_month` times and keeping `kept` checkpoints costs.
+def monthly_cost(ck: Checkpoint, tier: StorageTier, prices: Prices, month: Monthly) -> MonthlyCost:
+    """What saving and keeping checkpoints on a tier costs a month.
 
-    Wear is the share of the drives' write endurance that a month uses, at their price.
+    Wear is the share of the drives' write endurance that the month uses, at their price.
     """
-    puts = saves_per_month * requests_of(tier, ck.written, ck.files)
-    gets = loads_per_month * requests_of(tier, ck.read, ck.files)
+    puts = month.saves * requests_of(tier, ck.written, ck.files)
+    gets = month.loads * requests_of(tier, ck.read, ck.files)
     wear = 0.0
     if tier.endurance_bytes > 0.0:
-        each = saves_per_month * ck.written / hosts
-        wear = each / tier.endurance_bytes * tier.drive_usd * hosts
+        each = month.saves * ck.written / month.hosts
+        wear = each / tier.endurance_bytes * tier.drive_usd * month.hosts
     return MonthlyCost(
-        kept_usd=kept * ck.written / 1e9 * prices.gb_month,
+        kept_usd=month.kept * ck.written / 1e9 * prices.gb_month,
         requests_usd=(puts * prices.thousand_puts + gets * prices.thousand_gets) / 1e3,
-        egress_usd=loads_per_month * ck.read / 1e9 * prices.egress_gb,
+        egress_usd=month.loads * ck.read / 1e9 * prices.egress_gb,
         wear_usd=wear,
     )
-
-
-def bandwidth_for_load(ck: Checkpoint, seconds: float) -> float:
-    """Bytes/s of reading that would load the checkpoint in `seconds`."""
-    if seconds <= 0.0:
-        raise InputError("nothing loads in no time: detection and start-up already take longer")
-    return ck.read / seconds

@@ -16,6 +16,7 @@ from gangsaw.cost.checkpoint import (
     Checkpoint,
     Content,
     Layout,
+    Monthly,
     MonthlyCost,
     Prices,
     SaveTimes,
@@ -46,7 +47,7 @@ from gangsaw.simulate.failures import (
     simulate_runs,
 )
 from gangsaw.simulate.spares import spares_needed
-from gangsaw.simulate.spot import recorded_spells, spot_result
+from gangsaw.simulate.spot import Restarts, recorded_spells, spot_result
 from gangsaw.spec.price import PriceBook
 from gangsaw.spec.reliability import Reliability, StorageTier
 from gangsaw.units import HOUR_S, format_bandwidth, format_s
@@ -89,6 +90,9 @@ def readable(tier: StorageTier, failure: FailureClass) -> bool:
     return tier.survives == "host" and failure.hosts <= 1
 
 
+COLD = Strategy("whole job, cold spares", 1, False, False)
+
+
 def saved_on(
     ev: Evaluated,
     reliability: Reliability,
@@ -96,9 +100,8 @@ def saved_on(
     asynchronous: bool,
     step_s: float,
     ck: Checkpoint,
-    strategy: Strategy,
 ) -> Saved:
-    """Times, best interval and goodput of saving to one tier.
+    """Times, best interval and goodput of saving to one tier, cold spares at hand.
 
     After a failure that took the tier's bytes with it, the safe tier is read instead, which is
     written at its own best interval: the work since then is lost as well (to first order in the
@@ -115,22 +118,16 @@ def saved_on(
     for c in classes:
         if readable(tier, c):
             readable_s += c.per_s
-            restarts.append(
-                (c.per_s, restart_s(c, reliability.recovery, strategy, times.load_s, True))
-            )
+            restarts.append((c.per_s, restart_s(c, reliability.recovery, COLD, times.load_s, True)))
             continue
         safe = save_times(ck, reliability.storage[SAFE_TIER], cluster, devices, True)
         behind = max(step_s, optimum_interval_s(safe.block_s, mean, safe.save_s))
         lost = expected_lost_s(safe.block_s, safe.save_s, behind, mean)
-        once = restart_s(c, reliability.recovery, strategy, safe.load_s, True)
+        once = restart_s(c, reliability.recovery, COLD, safe.load_s, True)
         restarts.append((c.per_s, once + lost))
     once = effective_restart_s(restarts, mean)
     good = goodput_frac(times.block_s, times.save_s, interval, mean, once)
     return Saved(name, tier, asynchronous, times, interval, once, readable_s * mean, good)
-
-
-WARM = Strategy("whole job, warm spares", 1, True, False)
-COLD = Strategy("whole job, cold spares", 1, False, False)
 
 
 def best_goodput(ev: Evaluated, reliability: Reliability, step_s: float) -> float:
@@ -140,7 +137,7 @@ def best_goodput(ev: Evaluated, reliability: Reliability, step_s: float) -> floa
     """
     ck = checkpoint_of(ev.job, ev.plan)
     found = max(
-        saved_on(ev, reliability, name, True, step_s, ck, COLD).goodput_frac
+        saved_on(ev, reliability, name, True, step_s, ck).goodput_frac
         for name in reliability.storage
     )
     if found <= 0.0:
@@ -165,13 +162,13 @@ def tier_prices(tier: StorageTier, book: PriceBook) -> Prices:
     )
 
 
-def _money(ev: Evaluated, saved: Saved, ck: Checkpoint, mean: float, book: PriceBook,
-           kept: int) -> MonthlyCost:  # fmt: skip
+def _money(
+    ev: Evaluated, saved: Saved, ck: Checkpoint, mean: float, book: PriceBook, kept: int
+) -> MonthlyCost:
     useful = PER_MONTH_S * saved.goodput_frac
-    return monthly_cost(
-        ck, saved.tier, tier_prices(saved.tier, book), useful / saved.interval_s,
-        PER_MONTH_S / mean, kept, ev.plan.devices / ev.job.cluster.host.devices,
-    )  # fmt: skip
+    hosts = ev.plan.devices / ev.job.cluster.host.devices
+    month = Monthly(useful / saved.interval_s, PER_MONTH_S / mean, kept, hosts)
+    return monthly_cost(ck, saved.tier, tier_prices(saved.tier, book), month)
 
 
 def _binding(ck: Checkpoint, saved: Saved, hosts: float) -> str:
@@ -327,13 +324,12 @@ def _spot(ev: Evaluated, saved: Saved, seed: int) -> tuple[SpotRow, ...]:
     for zone in recorded_spells():
         for together in (True, False):
             # Spot hosts go far more often than they fail: their own interval.
-            up = spot_result(zone, hosts, together, 0.0, 1.0, 0.0, seed)
+            up = spot_result(zone, hosts, together, Restarts(0.0, 1.0, 0.0), seed)
             if up.losses_per_h > 0.0:
                 mean = HOUR_S / up.losses_per_h
                 interval = optimum_interval_s(saved.times.block_s, mean, saved.times.save_s)
-                up = spot_result(
-                    zone, hosts, together, saved.restart_s, interval, saved.times.block_s, seed
-                )
+                how = Restarts(saved.restart_s, interval, saved.times.block_s)
+                up = spot_result(zone, hosts, together, how, seed)
             rows.append(
                 SpotRow(
                     zone=zone,
@@ -359,7 +355,7 @@ def failures_of(
     classes = failure_classes(reliability, ev.job.cluster, ev.plan.devices)
     ck = checkpoint_of(ev.job, ev.plan, wishes.content, wishes.layout)
     every = [
-        saved_on(ev, reliability, name, mode, step_s, ck, COLD)
+        saved_on(ev, reliability, name, mode, step_s, ck)
         for name in reliability.storage
         for mode in (True, False)
     ]

@@ -124,8 +124,9 @@ def network_health(
     leaf = min(cluster.devices, cluster.host.devices * reliability.site.rack_hosts)
     noise = reliability.noise
     factors = congestion_factors(
-        fabric_of(leaf, 1.0, noise.flows_per_uplink), routing, noise.background_frac, DRAWS, seed
-    )
+        fabric_of(leaf, max(t.oversubscription for t in cluster.tiers), noise.flows_per_uplink),
+        routing, noise.background_frac, DRAWS, seed,
+    )  # fmt: skip
     p99 = float(np.quantile(factors, 0.99))
     inner = cluster.tiers[0].name
     health = []

@@ -22,6 +22,14 @@ from gangsaw.units import HOUR_S
 Spells = tuple[tuple[int, float], ...]
 
 
+class Restarts(NamedTuple):
+    """What a gang does in an up spell: seconds to restart, work between saves, a save."""
+
+    restart_s: float
+    interval_s: float
+    block_s: float
+
+
 class SpotResult(NamedTuple):
     """One zone: share of time that the gang is complete, losses an hour, useful share of the time.
 
@@ -95,27 +103,25 @@ def _overlap(one: Array, two: Array) -> Array:
     return np.array(out).reshape(-1, 2)
 
 
-def useful_s(up_s: Array, restart_s: float, interval_s: float, block_s: float) -> float:
+def useful_s(up_s: Array, how: Restarts) -> float:
     """Work that survives up spells of `up_s`: whole intervals saved after each restart."""
-    left = np.maximum(0.0, up_s - restart_s)
-    return float((np.floor(left / (interval_s + block_s)) * interval_s).sum())
+    left = np.maximum(0.0, up_s - how.restart_s)
+    return float((np.floor(left / (how.interval_s + how.block_s)) * how.interval_s).sum())
 
 
 def spot_result(
     zone: str,
     hosts: int,
     together: bool,
-    restart_s: float,
-    interval_s: float,
-    block_s: float,
+    how: Restarts,
     seed: int = 0,
 ) -> SpotResult:
     """A gang of `hosts` under the record of a zone. Raises InputError for an unknown zone."""
     known = recorded_spells()
     if zone not in known:
         raise InputError(f"zone {zone!r} has no record. Legal: {', '.join(sorted(known))}")
-    if hosts < 1 or interval_s <= 0.0:
-        raise InputError(f"hosts={hosts}, interval={interval_s:g} s: at least one, above 0")
+    if hosts < 1 or how.interval_s <= 0.0:
+        raise InputError(f"hosts={hosts}, interval={how.interval_s:g} s: at least one, above 0")
     spells = known[zone]
     total = sum(s for _, s in spells)
     shifts: list[float] = [0.0]
@@ -124,7 +130,7 @@ def spot_result(
         shifts = [0.0, *rng.uniform(0.0, total, hosts - 1).tolist()]
     edges = gang_edges(up_edges(spells), total, shifts)
     up = edges[:, 1] - edges[:, 0]
-    work = useful_s(up, restart_s, interval_s, block_s)
+    work = useful_s(up, how)
     there = float(up.sum())
     return SpotResult(
         zone, hosts, together, there / total, len(up) / (there / HOUR_S) if there else 0.0,

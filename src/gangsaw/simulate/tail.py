@@ -26,6 +26,8 @@ from gangsaw.simulate.times import StageTimes, Transfers
 
 I32 = NDArray[np.int32]
 THREADS = 2
+GAMMA = 0x9E3779B97F4A7C15
+"""Step of the counter generator."""
 NONE = -1
 
 
@@ -192,87 +194,106 @@ def mix(state: np.uint64) -> np.uint64:
     return z ^ (z >> np.uint64(31))
 
 
+class Work(NamedTuple):
+    """Arrays of one replica's pass: free [ranks], link [links], ready [2 nodes], length [m]."""
+
+    free: Array
+    link: Array
+    ready: Array
+    length: Array
+
+
+class Numbers(NamedTuple):
+    """Which random numbers: the seed, and the number of the first step."""
+
+    seed: int
+    first: int
+
+
+@kernel
+def draw_replica(g: Graph, tables: Tables, work: Work, state: np.uint64) -> np.uint64:
+    """Lengths of the microbatches and pauses of one replica; the state after them."""
+    work.free[:] = 0.0
+    work.link[:] = 0.0
+    work.length[:] = 1.0
+    if tables.length[0] != tables.length[-1]:
+        for k in range(g.microbatches):
+            state += np.uint64(GAMMA)
+            work.length[k] = tables.length[mix(state) & np.uint64(0xFFFF)]
+    if tables.pause_prob > 0.0:
+        # A pause anywhere before a rank's end delays it; its begin is as good as any moment.
+        for rank in range(g.ranks):
+            state += np.uint64(GAMMA)
+            if (mix(state) >> np.uint64(11)) * 2.0**-53 < tables.pause_prob:
+                work.free[rank] = tables.pause_s
+    return state
+
+
+@kernel
+def play_replica(g: Graph, pace: Array, tables: Tables, work: Work, state: np.uint64) -> np.uint64:
+    """One pass of one replica over the graph, pace [ranks]; ends are in `work.free`."""
+    free, link, ready, length = work.free, work.link, work.ready, work.length
+    noisy = tables.operation[0] != tables.operation[-1]
+    word = np.uint64(0)
+    bits = 0
+    for i in range(g.base.size):
+        rank = g.rank[i]
+        begin = free[rank]
+        if g.needs[0, i] >= 0:
+            begin = max(begin, ready[g.needs[0, i]])
+        if g.needs[1, i] >= 0:
+            begin = max(begin, ready[g.needs[1, i]])
+        lasts = g.base[i] * pace[rank] * length[g.microbatch[i]]
+        if noisy:
+            if bits == 0:
+                state += np.uint64(GAMMA)
+                word = mix(state)
+                bits = 4
+            lasts *= tables.operation[word & np.uint64(0xFFFF)]
+            word = word >> np.uint64(16)
+            bits -= 1
+        end = begin + lasts
+        held = end
+        for o in range(2):
+            at = g.link[o, i]
+            if at < 0:
+                ready[2 * i + o] = end
+            else:
+                done = max(end, link[at]) + g.occupies[o, i]
+                link[at] = done
+                ready[2 * i + o] = done + g.late[o, i]
+                if g.blocking:
+                    held = max(held, done)
+        free[rank] = held
+    return state
+
+
 @kernel
 def play_steps(
-    g: Graph,
-    pace: Array,
-    tables: Tables,
-    after: After,
-    seed: int,
-    first: int,
-    out: Array,
+    g: Graph, pace: Array, tables: Tables, after: After, numbers: Numbers, out: Array
 ) -> None:
-    """Steps first .. first + len(out) - 1 of one cluster; each step has random numbers of its own.
+    """Steps of one cluster from `numbers.first` on; each step has random numbers of its own.
 
     pace [replicas, ranks]. out [steps, 4]: step, pipeline of the mean replica, of the slowest,
     seconds on the fabric.
     """
-    nodes = g.base.size
-    replicas = pace.shape[0]
-    step_gamma = np.uint64(0x9E3779B97F4A7C15)
-    free = np.empty(g.ranks)
-    link = np.empty(g.links)
-    ready = np.empty(2 * nodes)
-    length = np.empty(g.microbatches)
-    uneven = tables.length[0] != tables.length[-1]
-    noisy = tables.operation[0] != tables.operation[-1]
-    mask = np.uint64(0xFFFF)
-    sixteen = np.uint64(16)
+    work = Work(
+        np.empty(g.ranks), np.empty(g.links), np.empty(2 * g.base.size), np.empty(g.microbatches)
+    )
     for step in range(out.shape[0]):
-        state = mix(np.uint64(seed) * step_gamma + mix(np.uint64(first + step)))
+        own = mix(np.uint64(numbers.first + step))
+        state = mix(np.uint64(numbers.seed) * np.uint64(GAMMA) + own)
         total = worst = 0.0
-        for r in range(replicas):
-            free[:] = 0.0
-            link[:] = 0.0
-            length[:] = 1.0
-            if uneven:
-                for k in range(g.microbatches):
-                    state += step_gamma
-                    length[k] = tables.length[mix(state) & mask]
-            if tables.pause_prob > 0.0:
-                # A pause anywhere before a rank's end delays it; begin is as good as any moment.
-                for rank in range(g.ranks):
-                    state += step_gamma
-                    if (mix(state) >> np.uint64(11)) * 2.0**-53 < tables.pause_prob:
-                        free[rank] = tables.pause_s
-            word = np.uint64(0)
-            bits = 0
-            for i in range(nodes):
-                rank = g.rank[i]
-                begin = free[rank]
-                if g.needs[0, i] >= 0:
-                    begin = max(begin, ready[g.needs[0, i]])
-                if g.needs[1, i] >= 0:
-                    begin = max(begin, ready[g.needs[1, i]])
-                lasts = g.base[i] * pace[r, rank] * length[g.microbatch[i]]
-                if noisy:
-                    if bits == 0:
-                        state += step_gamma
-                        word = mix(state)
-                        bits = 4
-                    lasts *= tables.operation[word & mask]
-                    word = word >> sixteen
-                    bits -= 1
-                end = begin + lasts
-                held = end
-                for o in range(2):
-                    at = g.link[o, i]
-                    if at < 0:
-                        ready[2 * i + o] = end
-                    else:
-                        done = max(end, link[at]) + g.occupies[o, i]
-                        link[at] = done
-                        ready[2 * i + o] = done + g.late[o, i]
-                        if g.blocking:
-                            held = max(held, done)
-                free[rank] = held
-            pipe = free.max()
+        for r in range(pace.shape[0]):
+            state = draw_replica(g, tables, work, state)
+            state = play_replica(g, pace[r], tables, work, state)
+            pipe = work.free.max()
             total += pipe
             worst = max(worst, pipe)
-        state += step_gamma
-        fabric = after.fabric_s * tables.fabric[mix(state) & mask]
+        state += np.uint64(GAMMA)
+        fabric = after.fabric_s * tables.fabric[mix(state) & np.uint64(0xFFFF)]
         out[step, 0] = worst + fabric + after.rest_s
-        out[step, 1] = total / replicas
+        out[step, 1] = total / pace.shape[0]
         out[step, 2] = worst
         out[step, 3] = fabric
 
@@ -307,7 +328,7 @@ def draw_steps(
 
     def one(cluster: int) -> None:
         pace = np.ascontiguousarray(paces[cluster])
-        play(graph, pace, tables, after, seed, cluster * steps, out[cluster])
+        play(graph, pace, tables, after, Numbers(seed, cluster * steps), out[cluster])
 
     one(0)
     with ThreadPoolExecutor(THREADS) as pool:

@@ -108,6 +108,9 @@ class PlanResult(Document):
     step_time_s: float
     step_time_lo_s: float
     step_time_hi_s: float
+    expected_step_s: float | None = Field(
+        None, description="wall time of a step with stragglers and failures; None: not asked for"
+    )
     best_prob_frac: float = 0.0
     mfu_frac: float
     hfu_frac: float
