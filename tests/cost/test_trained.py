@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from gangsaw.cost.checkpoint import trained_params
 from gangsaw.cost.ends import end_time
 from gangsaw.cost.evaluate import time_table
 from gangsaw.cost.lower import cut_of, loads_of, lower, strides_of
-from gangsaw.cost.memory import memory_table
+from gangsaw.cost.memory import memory_table, recomputed_frac, sum_layers
 from gangsaw.cost.memory_doc import memory_state, rank_memories
 from gangsaw.cost.step import P_DENSE, P_EXPERT, RANKS, T_DENSE, T_EXPERT, rank_profiles
+from gangsaw.cost.types import RankLoad
 from gangsaw.read.clusters import load_cluster
 from gangsaw.read.models import load_model
 from gangsaw.read.stacks import load_stack
@@ -70,3 +72,36 @@ def test_a_tied_table_is_held_once_where_both_ends_meet(schedule):
     assert held == job.model.params() + table
     assert evaluate(job, plan).cost.dp_comm == 0.0
     assert evaluate(job, loop).cost.dp_comm > 0.0
+
+
+def test_first_layers_of_unequal_chunks_are_recomputed_in_time_as_in_memory():
+    job = Job(
+        model=load_model("gpt-22b"), recipe=Recipe(seq_len=2048, global_batch=16),
+        cluster=load_cluster("h100-sxm:16"), stack=load_stack("megatron-core-te"),
+    )  # fmt: skip
+    whole = Plan(
+        tp=8, pp=2, vpp=2, schedule="interleaved", recompute="full", stages=(16, 8, 8, 16),
+        num_microbatches=16,
+    )  # fmt: skip
+    four = whole.model_copy(update={"recompute_layers": 4})
+    none = whole.model_copy(update={"recompute": "none"})
+    # Four of 16 and four of 8 on either rank: a third of its 24 layers.
+    share = evaluate(job, four).cost.recompute / evaluate(job, whole).cost.recompute
+    assert share == pytest.approx(8 / 24)
+    low = lower(job)
+    column = memory_table(low.kinds, cut_of(whole, job.recipe), low.memory)[0]
+    kept, all_kept, checkpoints = (
+        sum_layers(load, column[None, :], memory_state(plan, job.recipe)).kept
+        for plan in (four, none, whole)
+        for load, _ in rank_memories(job, plan, whole.stages, low)[:1]
+    )
+    assert (all_kept - kept) / (all_kept - checkpoints) == pytest.approx(share)
+
+
+def test_dualpipe_recomputes_the_first_layers_of_both_its_chunks():
+    state = memory_state(
+        Plan(pp=2, schedule="dualpipe", recompute="full", recompute_layers=3),
+        Recipe(seq_len=2048, global_batch=4),
+    )
+    both = RankLoad(0.0, 2.0, np.array([12.0]), np.array([6.0]), 1.0, 1.0, 0.0)
+    assert recomputed_frac(both, state) == 3 / 6

@@ -121,7 +121,9 @@ def recomputed_frac(load: RankLoad, state: State) -> float:
     count = load.layers.sum()
     if state.recompute_layers <= 0.0 or count <= 0.0:
         return 1.0
-    frac: float = min(state.recompute_layers * state.vpp, count) / count
+    # A DualPipe rank holds a chunk of each direction.
+    chunks = 2.0 if state.schedule == DUALPIPE else state.vpp
+    frac: float = min(state.recompute_layers * chunks, count) / count
     return frac
 
 

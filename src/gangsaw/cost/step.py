@@ -192,7 +192,10 @@ def tied_s(ends: Ends, cut: Cut, pp: float, net: Net, strides: Strides, stack: S
 
 @kernel
 def recompute_share(state: State, chunk: float) -> float:
-    """Share of a rank's layers that full recompute covers: the first N of each chunk, or all."""
+    """Share of a rank's layers that full recompute covers: the first N of each chunk, or all.
+
+    `chunk`: layers of one chunk; the mean of a rank's chunks is exact while N is below all of them.
+    """
     if state.recompute != FULL:
         return 0.0
     if state.recompute_layers <= 0.0 or chunk <= 0.0:
@@ -264,7 +267,7 @@ def combine(
     for r in range(profiles.shape[0]):
         row = profiles[r]
         n = row[RANKS]
-        full = recompute_share(state, row[CHUNK])
+        full = recompute_share(state, row[DEPTH] / state.vpp)
         again = full * row[R_FULL]
         kept = row[K_NONE]
         if state.recompute == SELECTIVE:
