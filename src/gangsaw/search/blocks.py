@@ -278,14 +278,21 @@ def mean_chunk(space: Space, p: int, v: int) -> int:
 
 @kernel
 def block_bound_s(space: Space, tables: Tables, p: int, m: int) -> float:
-    """Least seconds of any plan of a block: what the mean rank does, without bubble or recompute.
+    """Least seconds of any plan of a block: the mean rank, or one with its whole layers.
 
-    Every part that is counted here is exposed in every plan of the block.
+    Layers come whole, so some rank has at least layers / p of them, rounded up. Every part that is
+    counted here is exposed in every plan of the block; bubble and recompute are left out.
     """
     total = 0.0
+    least = np.inf
     for i in range(len(space.order)):
-        total += layer_seconds(tables.layers[int(space.order[i])], False)
-    return m * total / p
+        one = layer_seconds(tables.layers[int(space.order[i])], False)
+        total += one
+        least = min(least, one)
+    t = tables.end_times
+    ends = t.head_fwd + t.head_bwd + t.embedding_fwd
+    whole = math.ceil(len(space.order) / p) * least
+    return m * max((total + ends) / p, whole)
 
 
 @kernel
@@ -387,7 +394,9 @@ def search_block(
     hop_s = transfer_s(ends, cut, block[PP], net, strides, stack)
     tied = tied_s(ends, cut, block[PP], net, strides, stack)
     for v in range(chunk_start(space, p), chunk_limit(space, p) + 1):
-        if bound_s * (1.0 + fill_share(space, p, v, m)) > worth.step_s:
+        # Every microbatch waits for two transfers a chunk that the stack does not hide.
+        waits = 2.0 * m * v * (hop_s * stack.pp_exposed + stack.microbatch_overhead_s)
+        if bound_s * (1.0 + fill_share(space, p, v, m)) + waits > worth.step_s:
             continue
         now = block_state(block, v, m, cut.edp, state)
         for shape in range(2):

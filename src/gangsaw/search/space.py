@@ -70,7 +70,7 @@ class Breadth:
 
     first_layers: int = SMALLEST
     hybrid: int = TIERS
-    slack: float = 1.25
+    slack: float = 1.2
     offload: tuple[tuple[float, ...], tuple[float, ...]] = ((0.0,), (0.0,))
     keep: float = 2.0
     schedules: tuple[str, ...] = ("1f1b", "interleaved", "gpipe", "bfs")
