@@ -168,7 +168,9 @@ def test_checkpoints_and_failures():
     assert all(c.recovery_reached and not c.recovery_needs for c in reached.checkpoints)
     for s in found.strategies[1:]:
         assert s.goodput_closed_frac == pytest.approx(s.goodput_frac, rel=0.02)
-    goods = [s.goodput_frac for s in found.strategies]
+    *spared, dropped = found.strategies
+    assert spared[0].goodput_frac < dropped.goodput_frac < 1 and dropped.spares == 0
+    goods = [s.goodput_frac for s in spared]
     assert goods == sorted(goods) and found.strategies[0].waiting_frac > 0.01
     assert found.goodput_frac == best_goodput(ev, FIGURES, ev.cost.step)
     blast = {b.lost: b for b in found.blast}

@@ -12,7 +12,7 @@ from gangsaw.bill.goodput import daly_interval_s, expected_wall_s, young_interva
 from gangsaw.errors import InputError
 from gangsaw.read.clusters import load_cluster
 from gangsaw.read.reliability import load_reliability
-from gangsaw.simulate.blast import blast_radius, coordinates
+from gangsaw.simulate.blast import blast_radius, coordinates, replicas_away
 from gangsaw.simulate.failures import (
     FailureClass,
     RunPlan,
@@ -242,6 +242,28 @@ def test_blast_radius_by_hand():
     assert blast_radius(plan, 1000, 1.0).idle_devices == 64
     with pytest.raises(InputError, match="at least one"):
         blast_radius(plan, 0, 1.0)
+
+
+def test_replicas_away_by_drawing_hosts():
+    plan = Plan(tp=4, pp=4, dp=16, num_microbatches=8)  # 32 hosts of 8, two replicas each
+    classes = (FailureClass("h", 2e-6, 1, True, ""), FailureClass("r", 1e-6, 2, True, ""), SOFT)
+    found = replicas_away(plan, classes, 8, 20_000.0)
+    rng = np.random.default_rng(0)
+    where = coordinates(plan)["dp"]
+    lacking = []
+    for _ in range(20_000):
+        hit: set[int] = set()
+        for c in classes[:2]:
+            for _ in range(rng.poisson(c.per_s * 20_000.0)):
+                units = 256 // (8 * c.hosts)
+                at = rng.integers(units) * 8 * c.hosts
+                hit |= set(where[at : at + 8 * c.hosts].tolist())
+        lacking.append(len(hit))
+    assert found == pytest.approx(np.mean(lacking), rel=0.04)
+    away = restart_s(
+        HARD, load_reliability().recovery, Strategy("", 0, False, False, True), 9.0, False
+    )
+    assert away == load_reliability().recovery.detect_s + load_reliability().recovery.reschedule_s
 
 
 def test_spot_records():

@@ -36,7 +36,7 @@ from gangsaw.search.tail_docs import (
     SpotRow,
     StrategyRow,
 )
-from gangsaw.simulate.blast import blast_radius
+from gangsaw.simulate.blast import blast_radius, replicas_away
 from gangsaw.simulate.failures import (
     FailureClass,
     RunPlan,
@@ -246,32 +246,44 @@ def checkpoint_row(
 
 
 def strategies_of(spares: int) -> tuple[Strategy, ...]:
-    """Ways to go on after a failure."""
+    """Ways to go on after a failure. Without its lost replicas a job trains on smaller batches."""
     few = max(1, spares)
     return (
         Strategy("whole job, no spares", 0, False, False),
         Strategy("whole job, cold spares", few, False, False),
         Strategy("whole job, warm spares", few, True, False),
         Strategy("stage remapped onto a warm spare", few, True, True),
+        Strategy("on without the replicas hit", 0, False, False, drop=True),
     )
 
 
 def strategy_row(
-    classes: Sequence[FailureClass],
+    ev: Evaluated,
     reliability: Reliability,
     strategy: Strategy,
     saved: Saved,
     load_s: float,
     seed: int,
 ) -> StrategyRow:
-    """Goodput of one strategy: events, and the closed form where spares do not run out."""
+    """Goodput of one strategy: events, and the closed form where spares do not run out.
+
+    Where replicas are dropped, what they would have done while they are away is lost as well.
+    """
+    cluster, recovery = ev.job.cluster, reliability.recovery
+    classes: Sequence[FailureClass] = failure_classes(reliability, cluster, ev.plan.devices)
     mean = mtbf_s(classes)
-    recovery = reliability.recovery
+    kept = 1.0
+    if strategy.drop:
+        host = cluster.host.devices
+        away = replicas_away(ev.plan, classes, host, recovery.repair_s)
+        kept = max(0.0, 1.0 - away / ev.plan.dp)
+        classes = [c._replace(replace=False) if c.replace else c for c in classes]
     pairs = []
-    for c in classes:
+    for c in failure_classes(reliability, cluster, ev.plan.devices):
         with_spare = restart_s(c, recovery, strategy, load_s, True)
         waited = restart_s(c, recovery, strategy, load_s, False)
-        pairs.append((with_spare, waited - recovery.repair_s if c.replace else with_spare))
+        waits = c.replace and not strategy.drop
+        pairs.append((with_spare, waited - recovery.repair_s if waits else with_spare))
     once = effective_restart_s(
         [(c.per_s, r) for c, (r, _) in zip(classes, pairs, strict=True)], mean
     )
@@ -287,8 +299,8 @@ def strategy_row(
         name=strategy.name,
         spares=strategy.spares,
         restart_s=once,
-        goodput_closed_frac=closed if waiting < 1e-3 else None,
-        goodput_frac=found.goodput_frac,
+        goodput_closed_frac=closed * kept if waiting < 1e-3 else None,
+        goodput_frac=found.goodput_frac * kept,
         goodput_error_frac=found.error_frac,
         waiting_frac=waiting,
         draws=RUNS,
@@ -379,10 +391,9 @@ def failures_of(
         ),
         blast=_blast(ev, reliability),
         strategies=tuple(
-            strategy_row(
-                classes, reliability, s, best, remap_s if s.remap else best.times.load_s, seed
-            )
+            strategy_row(ev, reliability, s, best, remap_s if s.remap else best.times.load_s, seed)
             for s in strategies_of(wanted)
+            if not s.drop or ev.plan.dp > 1
         ),
         spares_wanted=wanted,
         availability_frac=wishes.availability_frac,

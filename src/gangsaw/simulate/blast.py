@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gangsaw.errors import InputError
+from gangsaw.simulate.failures import FailureClass
 from gangsaw.spec.plan import Plan
 
 
@@ -66,4 +68,19 @@ def blast_radius(plan: Plan, devices: int, in_flight: float) -> Blast:
         replicas=replicas,
         idle_devices=replicas * plan.devices / plan.dp,
         in_flight=replicas * in_flight,
+    )
+
+
+def replicas_away(
+    plan: Plan, classes: Sequence[FailureClass], host_devices: int, repair_s: float
+) -> float:
+    """Mean number of replicas that lack a host, when each lost host is away for `repair_s`.
+
+    Failures a second x repair x replicas that one hits (Little's law); failures that hit the same
+    replica count twice, so it is an upper bound and close while few are away.
+    """
+    return sum(
+        c.per_s * repair_s * blast_radius(plan, c.hosts * host_devices, 0.0).replicas
+        for c in classes
+        if c.replace
     )

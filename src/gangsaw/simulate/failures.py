@@ -83,12 +83,14 @@ def mtbf_s(classes: Sequence[FailureClass]) -> float:
 
 
 class Strategy(NamedTuple):
-    """What happens after a failure: spares and whether they are warm, whole job or only a stage."""
+    """What happens after a failure: spares and whether they are warm, whole job or only a stage,
+    or the job goes on without the replicas hit until their hosts are repaired."""
 
     name: str
     spares: int
     warm: bool
     remap: bool
+    drop: bool = False
 
 
 def restart_s(
@@ -97,10 +99,12 @@ def restart_s(
     """Seconds from a failure to the next step.
 
     Whole job: detect, new processes, start-up, load. Remap: the other processes stay, so nothing
-    is rescheduled and started up but the spare, and it alone loads. Without a spare a lost host
-    is waited for.
+    is rescheduled and started up but the spare, and it alone loads. Drop: the other replicas form
+    new groups and go on. Without a spare a lost host is waited for.
     """
     swap = 0.0
+    if strategy.drop and failure.replace:
+        return recovery.detect_s + recovery.reschedule_s
     if failure.replace:
         swap = recovery.warm_swap_s if strategy.warm else recovery.cold_swap_s
         swap = swap if spare else recovery.repair_s

@@ -47,8 +47,8 @@ def spares_needed(
             return int(np.argmax(reached >= availability_frac))
         width *= 2
     raise InputError(
-        f"more than {most} spares would be needed for availability {availability_frac}: repairs"
-        f" of {repair_s:.3g} s are too slow for these rates"
+        f"no number of spares up to {most} gives availability {availability_frac}: repairs of"
+        f" {repair_s:.3g} s are too slow for these rates"
     )
 
 
