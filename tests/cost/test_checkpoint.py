@@ -51,13 +51,20 @@ def test_times_of_published_saves():
     # ByteCheckpoint: blocked 0.59 s, saved in 51.06 s, loaded in 129.49 s.
     times = save_times(ck, TIERS["parallel-fs"], big.cluster, 8960, True)
     assert times.save_s == pytest.approx(51.06, rel=0.02)
-    assert times.block_s < 0.59 < times.save_s
-    assert times.load_s < 129.49
+    assert times.block_s == pytest.approx(0.59, rel=0.15)
+    assert times.load_s == pytest.approx(129.49, rel=0.02)
+    assert 117.2 < times.load_s < 169.5  # Orbax and DCP, the same model, arXiv:2605.23066
     # MT-NLG 530B at 20 Gb/s: 42 minutes.
     mt = job("turing-nlg-530b", "a100-sxm-80g:512")
     slow = TIERS["object-store"].model_copy(update={"write_bytes_per_s": 2.5e9})
     ck = checkpoint_of(mt, Plan(tp=8, pp=8, dp=8), "state")
     assert save_times(ck, slow, mt.cluster, 512, False).save_s == pytest.approx(2520, rel=0.02)
+    # PyTorch DCP, Llama 3 8B on 512 H100: 0.5 s of blocking.
+    small = job("llama-3.1-8b", "h100-sxm:512")
+    ck = checkpoint_of(small, Plan(dp=512, zero=3))
+    assert save_times(ck, TIERS["parallel-fs"], small.cluster, 512, True).block_s == pytest.approx(
+        0.5, rel=0.05
+    )
     # BLOOM: 40 s at 57.5 GB/s.
     bloom = job("bloom-176b", "a100-sxm-80g:384")
     ck = checkpoint_of(bloom, Plan(tp=4, pp=12, dp=8))
@@ -83,7 +90,7 @@ def test_who_writes_what():
     tier = TIERS["parallel-fs"]
     slow = save_times(one, tier, j.cluster, 64, True)
     quick = save_times(sharded, tier, j.cluster, 64, True)
-    assert slow.block_s == pytest.approx(64 * quick.block_s)
+    assert slow.block_s - 0.5 == pytest.approx(64 * (quick.block_s - 0.5))
     assert slow.save_s > quick.save_s
 
 

@@ -131,7 +131,7 @@ def save_times(
 ) -> SaveTimes:
     """Seconds of one save and load on a tier.
 
-    Asynchronous: training waits for the copy to host memory only (MegaScale's two stages,
+    Asynchronous: training waits for planning and the copy to host memory only (MegaScale's two stages,
     arXiv:2402.15627). Synchronous: until all is written. A limit on requests may be what counts.
     """
     copy_s = ck.per_device / (HOST_LINK_SHARE * cluster.device.pcie_bytes_per_s)
@@ -143,8 +143,9 @@ def save_times(
     if tier.get_per_s > 0.0:
         gets = requests_of(tier, ck.read, ck.files)
         read_s = max(read_s, gets / (tier.get_per_s * tier.prefixes))
-    save_s = copy_s + write_s
-    return SaveTimes(copy_s if asynchronous else save_s, save_s, read_s + copy_s)
+    blocked_s = tier.plan_s + copy_s
+    save_s = blocked_s + write_s
+    return SaveTimes(blocked_s if asynchronous else save_s, save_s, read_s + copy_s)
 
 
 class Prices(NamedTuple):

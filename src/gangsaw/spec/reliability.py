@@ -88,6 +88,7 @@ class StorageTier(Document):
     write_bytes_per_s: Positive
     read_bytes_per_s: Positive
     other_load_frac: Frac = Field(0.0, description="of the bandwidth, taken by others")
+    plan_s: NonNegative = Field(0.0, description="of a save, before bytes move: planning, pinning")
     over_network: bool = Field(description="whether bytes leave the host by its NICs")
     survives: Scope = Field(description="the largest loss that leaves the checkpoint readable")
     capacity_key: str = Field("", description="price of a GB-month; '': already paid for")
