@@ -17,7 +17,7 @@ from gangsaw.bill.power import site_power
 from gangsaw.bill.run import run_account
 from gangsaw.bill.use import use_of_plan
 from gangsaw.errors import InputError
-from gangsaw.read.clusters import load_cluster
+from gangsaw.read.clusters import cluster_of, load_cluster
 from gangsaw.read.models import load_model
 from gangsaw.read.prices import shipped_prices
 from gangsaw.read.stacks import load_stack
@@ -28,7 +28,7 @@ from gangsaw.spec.invoice import RunTerms
 from gangsaw.spec.job import Job
 from gangsaw.spec.plan import Plan
 from gangsaw.spec.recipe import Precision, Recipe
-from gangsaw.units import HOUR_S
+from gangsaw.units import GBPS, HOUR_S
 
 BOUND_FRAC = 0.15
 """A run whose report states enough is predicted within this."""
@@ -56,6 +56,9 @@ class PublishedRun(Document):
     title: str
     model: str
     node: str
+    nic_gbps: Positive | None = Field(
+        None, description="network port of a device, Gbit/s, where it is not the node's usual one"
+    )
     stack: str
     stack_time: dict[str, float] = Field(default_factory=dict)
     device_hours: Positive
@@ -115,7 +118,11 @@ def job_of(run: PublishedRun, phase: RunPhase) -> Job:
         recipe=Recipe(
             seq_len=phase.seq_len, global_batch=phase.global_batch, precision=phase.precision
         ),
-        cluster=load_cluster(f"{run.node}:{phase.devices}"),
+        cluster=cluster_of(
+            run.node,
+            phase.devices,
+            inter_bytes_per_s=run.nic_gbps * GBPS if run.nic_gbps else None,
+        ),
         stack=stack,
     )
 
