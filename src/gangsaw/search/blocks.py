@@ -60,6 +60,7 @@ from gangsaw.search.inner import (
     Space,
     Worth,
     chunks_of,
+    free_step_s,
     schedule_runs,
     search_schedule,
     shard_choices,
@@ -277,31 +278,37 @@ def mean_chunk(space: Space, p: int, v: int) -> int:
 
 
 @kernel
-def block_bound_s(space: Space, tables: Tables, p: int, m: int) -> float:
-    """Least seconds of any plan of a block: the mean rank, or one with its whole layers.
+def block_work(space: Space, tables: Tables) -> tuple[float, float]:
+    """Seconds of all layers and ends for one microbatch, and of the lightest layer.
 
-    Layers come whole, so some rank has at least layers / p of them, rounded up. Every part that is
-    counted here is exposed in every plan of the block; bubble and recompute are left out.
+    Every part that is counted here is exposed in every plan of the block.
     """
-    total = 0.0
-    least = np.inf
+    total, least = 0.0, np.inf
     for i in range(len(space.order)):
-        one = layer_seconds(tables.layers[int(space.order[i])], False)
-        total += one
-        least = min(least, one)
+        seconds = layer_seconds(tables.layers[int(space.order[i])], False)
+        total += seconds
+        least = min(least, seconds)
     t = tables.end_times
-    ends = t.head_fwd + t.head_bwd + t.embedding_fwd
-    whole = math.ceil(len(space.order) / p) * least
-    return m * max((total + ends) / p, whole)
+    total += t.embedding_fwd + (1.0 + space.mtp) * (t.head_fwd + t.head_bwd)
+    return total, least
 
 
 @kernel
-def fill_share(space: Space, p: int, v: int, m: int) -> float:
-    """Least bubble of any schedule searched, over the ideal time: (p - 1) / (v m), or none."""
+def least_step_s(
+    space: Space, work: tuple[float, float], p: int, v: int, m: int, shared: tuple[float, float]
+) -> float:
+    """Least seconds of any plan with v chunks on p ranks: no recompute, no data-parallel traffic.
+
+    The slowest rank does at least the mean, and at least the layers of an even share rounded up;
+    schedules that do not split the backward also fill and drain. `shared`: exposed seconds of one
+    transfer, and of the host a microbatch and chunk.
+    """
+    steady = 2.0 * v * (shared[0] + shared[1])
+    slowest = max(work[0] / p, math.ceil(len(space.order) / p) * work[1]) + steady
     for s in range(len(space.schedules)):
         if int(space.schedules[s]) >= ZB_H1:
-            return 0.0
-    return (p - 1.0) / (v * m)
+            return m * slowest
+    return (m - 1.0 / v) * slowest + (work[0] + p * steady) / v
 
 
 @kernel
@@ -383,27 +390,25 @@ def search_block(
     worth: Worth,
 ) -> int:
     """Evaluate every plan of one block that is worth it; returns the next free place."""
-    p, layers = int(block[PP]), len(space.order)
+    p = int(block[PP])
     m = int(space.global_batch / (block[DP] * block[MBS]) + 0.5)
     cut, strides, tables = block_tables(block, kinds, ends, base, machine)
-    bound_s = block_bound_s(space, tables, p, m)
-    if bound_s * (1.0 + fill_share(space, p, layers, m)) > worth.step_s:
-        return at
+    work = block_work(space, tables)
     net, stack = machine.net, machine.stack
     groups = shard_groups(space, int(block[DP] * block[CP]), strides.dp, net)
     hop_s = transfer_s(ends, cut, block[PP], net, strides, stack)
     tied = tied_s(ends, cut, block[PP], net, strides, stack)
+    shared = (stack.pp_exposed * hop_s, stack.microbatch_overhead_s)
     for v in range(chunk_start(space, p), chunk_limit(space, p) + 1):
-        # Every microbatch waits for two transfers a chunk that the stack does not hide.
-        waits = 2.0 * m * v * (hop_s * stack.pp_exposed + stack.microbatch_overhead_s)
-        if bound_s * (1.0 + fill_share(space, p, v, m)) + waits > worth.step_s:
+        if least_step_s(space, work, p, v, m, shared) > worth.step_s:
             continue
         now = block_state(block, v, m, cut.edp, state)
         for shape in range(2):
             if (shape == V_SHAPE and v != 2) or not any_runs(space, p, v, m, shape):
                 continue
+            slow = False
             for full in range(2):
-                if not any_form(space, full == 1):
+                if not any_form(space, full == 1) or (full == 1 and slow):
                     continue
                 ends_s = end_seconds(space, tables, full == 1)
                 loads = loads_for(space, tables, p, v, shape, full == 1, ends_s)
@@ -416,10 +421,30 @@ def search_block(
                     number, loads, profiles, exchange, tables.end_mem, tables.mems, groups,
                     hop_s, tied, most_layers(space, loads, p, v),
                 )  # fmt: skip
+                # A layout for recompute is no faster than the one without, but for rounding.
+                slow = not quick_enough(space, ready, now, shape, machine, 1.02 * worth.step_s)
                 at = search_layout(
                     at, space, ready, now, shape, full == 1, cut, strides, machine, found, worth
                 )
     return at
+
+
+@kernel
+def quick_enough(
+    space: Space, ready: Ready, now: State, shape: int, machine: Machine, limit_s: float
+) -> bool:
+    """Whether some schedule of a layout can stay under a step time."""
+    if not np.isfinite(limit_s):
+        return True
+    for s in range(len(space.schedules)):
+        schedule = int(space.schedules[s])
+        if not schedule_runs(schedule, int(now.pp), int(now.vpp), int(now.m), space.multiple):
+            continue
+        if (chunks_of(schedule) == 2) == (shape == V_SHAPE):
+            one = variant(now, float(schedule), 0.0, 0.0, 0.0, 1.0, (0.0, 0.0))
+            if free_step_s(ready, one, machine) <= limit_s:
+                return True
+    return False
 
 
 @kernel
@@ -459,7 +484,8 @@ def block_bounds(
     for i in range(blocks.shape[0]):
         _, _, tables = block_tables(blocks[i], kinds, ends, base, machine)
         m = int(space.global_batch / (blocks[i, DP] * blocks[i, MBS]) + 0.5)
-        out[i] = block_bound_s(space, tables, int(blocks[i, PP]), m)
+        work = block_work(space, tables)
+        out[i] = least_step_s(space, work, int(blocks[i, PP]), 1, m, (0.0, 0.0))
     return out
 
 

@@ -342,6 +342,14 @@ def search_forms(
 
 
 @kernel
+def free_step_s(ready: Ready, fast: State, machine: Machine) -> float:
+    """Seconds of a step of a layout without data-parallel traffic."""
+    free = np.zeros((ready.profiles.shape[0], 2))
+    cost = combine(ready.profiles, free, ready.hop_s, 0.0, fast, machine.device, machine.stack)
+    return cost.step
+
+
+@kernel
 def worth_trying(space: Space, ready: Ready, now: State, machine: Machine, worth: Worth) -> bool:
     """Whether some plan of a layout and schedule can be fast enough and can fit.
 
@@ -352,10 +360,8 @@ def worth_trying(space: Space, ready: Ready, now: State, machine: Machine, worth
     """
     if not np.isfinite(worth.step_s):
         return True
-    free = np.zeros((ready.profiles.shape[0], 2))
     fast = variant(now, now.schedule, 0.0, 0.0, 0.0, 1.0, (0.0, 0.0))
-    cost = combine(ready.profiles, free, ready.hop_s, 0.0, fast, machine.device, machine.stack)
-    if cost.step > worth.step_s:
+    if free_step_s(ready, fast, machine) > worth.step_s:
         return False
     offload = (space.offload_optimizer.max(), space.offload_activations.max())
     places = place_table(ready.loads, now)
