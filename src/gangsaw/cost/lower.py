@@ -119,7 +119,7 @@ def stack_time_of(stack: StackProfile) -> StackT:
         dropout=1.0 if m.dropout else 0.0,
         selective=float(SELECTIVE_CODE[m.selective]),
         grad_bytes=m.grad_bytes,
-        param_bytes=m.param_bytes,
+        param_bytes=m.gathered_param_bytes,
         dp_traffic=t.dp_traffic_factor,
     )
 
