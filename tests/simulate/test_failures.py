@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gangsaw.bill.expected import effective_restart_s, goodput_frac, optimum_interval_s
+from gangsaw.bill.expected import (
+    effective_restart_s,
+    expected_lost_s,
+    goodput_frac,
+    optimum_interval_s,
+)
 from gangsaw.bill.goodput import daly_interval_s, expected_wall_s, young_interval_s
 from gangsaw.errors import InputError
 from gangsaw.read.clusters import load_cluster
@@ -56,6 +61,16 @@ def test_events_agree_with_the_closed_form(interval, block, delay, restart, mean
         goodput_frac(block, block + delay, interval, mean, restart), rel=0.02
     )
     assert 0 < found.error_frac < 0.01
+
+
+def test_work_lost_by_a_failure():
+    """What events redo a failure, against half an interval and what was not yet safe."""
+    mean = 50_000.0
+    plan = RunPlan(100 * mean, 600.0, 30.0, 200.0, 1.0, 0)
+    only = (FailureClass("x", 1 / mean, 1, False, ""),)
+    found = simulate_runs(plan, only, [(60.0, 60.0)], runs=60, seed=1)
+    lost = expected_lost_s(30.0, 230.0, 600.0)
+    assert found.redone_s / found.failures == pytest.approx(lost, rel=0.06)
 
 
 def test_several_kinds_of_restart_agree_with_their_one_equivalent():

@@ -64,8 +64,9 @@ def goodput_frac(
     return interval_s / wall_s
 
 
-def expected_lost_s(block_s: float, safe_after_s: float, interval_s: float, mtbf_s: float) -> float:
-    """Expected work lost by one failure: half an interval and what was not yet safe, to first order
-    in (tau + d)/M."""
-    del mtbf_s
+def expected_lost_s(block_s: float, safe_after_s: float, interval_s: float) -> float:
+    """Expected work lost by one failure, to first order in interval over mean time to failure.
+
+    Half an interval and its save, and what was not yet safe.
+    """
     return 0.5 * (interval_s + block_s) + max(0.0, safe_after_s - block_s)

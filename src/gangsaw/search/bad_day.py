@@ -122,7 +122,7 @@ def saved_on(
             continue
         safe = save_times(ck, reliability.storage[SAFE_TIER], cluster, devices, True)
         behind = max(step_s, optimum_interval_s(safe.block_s, mean, safe.save_s))
-        lost = expected_lost_s(safe.block_s, safe.save_s, behind, mean)
+        lost = expected_lost_s(safe.block_s, safe.save_s, behind)
         once = restart_s(c, reliability.recovery, COLD, safe.load_s, True)
         restarts.append((c.per_s, once + lost))
     once = effective_restart_s(restarts, mean)
@@ -214,7 +214,7 @@ def checkpoint_row(
     classes = failure_classes(reliability, ev.job.cluster, ev.plan.devices)
     mean, devices = mtbf_s(classes), ev.plan.devices
     month_h = PER_MONTH_S / HOUR_S
-    lost = expected_lost_s(saved.times.block_s, saved.times.save_s, saved.interval_s, mean)
+    lost = expected_lost_s(saved.times.block_s, saved.times.save_s, saved.interval_s)
     failures = PER_MONTH_S / mean
     money = _money(ev, saved, ck, mean, book, wishes.kept)
     lost_usd = (1 - saved.goodput_frac) * month_h * devices * ev.job.cluster.usd_per_device_hour
