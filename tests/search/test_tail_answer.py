@@ -92,6 +92,7 @@ def test_seed_decides_every_figure():
     [
         {},
         {"tp": 4, "dp": 16, "num_microbatches": 16},
+        {"num_microbatches": 32, "vpp": 2, "schedule": "interleaved"},
         {"tp": 8, "pp": 1, "dp": 32, "num_microbatches": 8, "zero": 3},
     ],
 )
@@ -100,6 +101,12 @@ def test_quick_expectation_agrees_with_the_draws(cut):
     quick, full = expected_slowdown(ev, day()), step_tail(ev, day()).slowdown
     assert quick == pytest.approx(full, abs=0.02)
     assert expected_step_s(ev) > ev.cost.step * 1.005
+
+
+def test_quick_expectation_with_many_microbatches():
+    ev = evaluate(job(2048), Plan(tp=8, pp=4, dp=8, num_microbatches=256))
+    full = step_tail(ev, day()).slowdown
+    assert expected_slowdown(ev, day()) == pytest.approx(full, abs=0.01)
 
 
 def test_a_slow_device_costs_what_its_stage_weighs():
@@ -137,6 +144,14 @@ def test_hot_racks_slow_links_and_neighbours_cost():
         ),
     ):
         assert step_tail(ev, changed).mean_s > base * 1.001
+
+
+def test_routing_follows_the_fabric_unless_stated():
+    ib, roce = load_cluster("h100-sxm:256"), load_cluster("h100-roce-llama3:256")
+    assert (day().routing_of(ib), day().routing_of(roce)) == ("sprayed", "hashed")
+    assert day(routing="hashed").routing_of(ib) == "hashed"
+    ev = evaluated()
+    assert step_tail(ev, day(routing="hashed")).mean_s > step_tail(ev, day()).mean_s
 
 
 def test_lock_step_of_everything_feels_the_slowest_device_in_full():

@@ -54,7 +54,8 @@ class TailFlags:
         Text, _flag("--background", "FRAC", "of the fabric, taken by an unrelated job [0]")
     ] = None
     routing: Annotated[
-        Text, _flag("--routing", "HOW", "hashed (ECMP) or sprayed by packet [hashed]")
+        Text,
+        _flag("--routing", "HOW", "hashed (ECMP), sprayed [hashed on Ethernet only]"),
     ] = None
     uneven: Annotated[
         Text, _flag("--uneven", "FRAC", "spread of the work of microbatches (lengths) [0]")
@@ -126,7 +127,9 @@ def _question(flags: TailFlags, seed: int, steps: int) -> TailQuestion:
         changed["sequence_cv"] = values.fraction("--uneven", flags.uneven)
     figures = figures.model_copy(update={"noise": figures.noise.model_copy(update=changed)})
     racks, loss = _hot(flags.hot_racks)
-    routing = values.choice("--routing", flags.routing or "hashed", get_args(Routing))
+    routing = None
+    if flags.routing is not None:
+        routing = values.choice("--routing", flags.routing, get_args(Routing))
     objective = values.choice("--objective", flags.objective or "mean", OBJECTIVES)
     content = values.choice("--content", flags.content or "full", get_args(Content))
     layout = values.choice("--layout", flags.layout or "sharded", get_args(Layout))
@@ -135,7 +138,7 @@ def _question(flags: TailFlags, seed: int, steps: int) -> TailQuestion:
     day = Conditions(
         reliability=figures,
         fleet=Fleet(racks, loss, link),
-        routing=next(r for r in get_args(Routing) if r == routing),
+        routing=next((r for r in get_args(Routing) if r == routing), None),
         steps=values.whole("--steps", flags.steps or str(steps), clusters, 10**7),
         clusters=clusters,
         seed=seed,

@@ -76,18 +76,19 @@ def step_lines(step: StepTail) -> list[str]:
         f"  {step.lock_step_devices:,} devices go in lock-step, {step.replicas:,} replicas side"
         " by side"
     )
-    out.append("  added by axis: " + _shares(step.added_s_by_axis, format_s))
-    out.append("  variance by axis: " + _shares(step.variance_by_axis, format_frac))
+    out += wrapped("added by axis: " + _shares(step.added_s_by_axis, format_s), "  ")
+    out += wrapped("variance by axis: " + _shares(step.variance_by_axis, format_frac), "  ")
     out += wrapped(
         "variance that goes with a source (negative: it hides others): "
         + _shares(step.variance_by_source, format_frac),
         "  ",
     )
     price = format_usd(step.slow_device_usd_per_h)
-    out.append(
-        f"  one device slower by {format_frac(step.slow_device_frac)}: step"
+    out += wrapped(
+        f"one device slower by {format_frac(step.slow_device_frac)}: step"
         f" +{format_s(step.slow_device_mean_s)} in the mean, +{format_s(step.slow_device_worst_s)}"
-        f" at worst, {price} an hour"
+        f" at worst, {price} an hour",
+        "  ",
     )
     return out
 
@@ -189,9 +190,10 @@ def network_lines(n: NetworkHealth) -> list[str]:
             f" {format_bandwidth(t.offered_bytes_per_s)}, headroom {format_frac(t.headroom_frac)}"
         )
     verdict = "the fabric carries it" if n.zero3_carried else "not carried: TP or PP are needed"
-    out.append(
-        f"  ZeRO-3 over all devices needs {format_bandwidth(n.zero3_needs_bytes_per_s)} of"
-        f" {format_bandwidth(n.zero3_offered_bytes_per_s)} a device at this batch: {verdict}"
+    out += wrapped(
+        f"ZeRO-3 over all devices needs {format_bandwidth(n.zero3_needs_bytes_per_s)} of"
+        f" {format_bandwidth(n.zero3_offered_bytes_per_s)} a device at this batch: {verdict}",
+        "  ",
     )
     for row in n.congestion:
         out.append(

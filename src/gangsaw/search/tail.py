@@ -39,6 +39,7 @@ from gangsaw.simulate.tail import (
     variance_by_axis,
 )
 from gangsaw.simulate.times import StageTimes, Transfers
+from gangsaw.spec.cluster import ClusterSpec
 from gangsaw.spec.reliability import Noise, Reliability
 
 AT = (0.5, 0.95, 0.99)
@@ -55,7 +56,7 @@ class Conditions:
 
     reliability: Reliability
     fleet: Fleet = field(default_factory=Fleet)
-    routing: Routing = "hashed"
+    routing: Routing | None = None
     steps: int = 10_000
     clusters: int = 50
     seed: int = 0
@@ -66,6 +67,17 @@ class Conditions:
             raise InputError(
                 f"steps={self.steps}, clusters={self.clusters}: at least one step a cluster"
             )
+
+    def routing_of(self, cluster: ClusterSpec) -> Routing:
+        """How flows find their way: as stated, else hashed on Ethernet and sprayed elsewhere.
+
+        InfiniBand routes adaptively, and the efficiencies of the catalog's tiers were measured
+        there.
+        """
+        if self.routing is not None:
+            return self.routing
+        said = " ".join((cluster.name, *(t.source for t in cluster.tiers))).lower()
+        return "hashed" if "roce" in said or "ethernet" in said else "sprayed"
 
     @property
     def noise(self) -> Noise:
@@ -128,7 +140,7 @@ def tables_of(ev: Evaluated, day: Conditions, members: int, off: str = "") -> Ta
         over = max(t.oversubscription for t in cluster.tiers)
         shape = fabric_of(leaf, over, noise.flows_per_uplink)
         fabric = congestion_factors(
-            shape, day.routing, noise.background_frac, COLLISION_DRAWS, day.seed
+            shape, day.routing_of(cluster), noise.background_frac, COLLISION_DRAWS, day.seed
         )
         fabric = fabric * (1.0 + day.fleet.slow_link_loss)
     pause = 0.0 if off == "pauses" else 1.0 - (1.0 - 1.0 / noise.pause_every_steps) ** members

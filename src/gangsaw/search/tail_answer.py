@@ -145,7 +145,7 @@ def plan_tail(name: str, ev: Evaluated, asked: TailQuestion, book: PriceBook) ->
         step=step,
         failures=failures,
         network=network_health(
-            ev, day.reliability, day.routing, step.percentiles[-1].step_s, day.seed
+            ev, day.reliability, day.routing_of(job.cluster), step.percentiles[-1].step_s, day.seed
         ),
         keep=keep_rows(ev),
         expected_step_s=expected,
