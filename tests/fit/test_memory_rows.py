@@ -4,7 +4,7 @@ import copy
 
 import numpy as np
 import pytest
-from tests.fit.test_rows import ROW, row
+from test_rows import ROW, row
 
 from gangsaw.fit.choose import with_memory
 from gangsaw.fit.memory_rows import (
