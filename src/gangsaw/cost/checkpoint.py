@@ -131,8 +131,9 @@ def save_times(
 ) -> SaveTimes:
     """Seconds of one save and load on a tier.
 
-    Asynchronous: training waits for planning and the copy to host memory only (MegaScale's two stages,
-    arXiv:2402.15627). Synchronous: until all is written. A limit on requests may be what counts.
+    Asynchronous: training waits for planning and the copy to host memory only (two stages, as
+    MegaScale, arXiv:2402.15627). Synchronous: until all is written. A limit on requests may be
+    what counts.
     """
     copy_s = ck.per_device / (HOST_LINK_SHARE * cluster.device.pcie_bytes_per_s)
     write_s = ck.written / tier_bandwidth(tier, cluster, devices, True, ck.writers)
