@@ -1,42 +1,40 @@
-"""With which probability each listed plan is the fastest, from the doubt that plans do not share.
+"""With which probability each listed plan is the fastest, and which cannot be told apart.
 
-Doubt in the device, the network and the stack moves all plans together and decides nothing; what
-decides is how far their causes differ. Each cause's doubt is drawn once and scales that cause in
-every plan, and each plan has a remainder of its own.
+From one joint distribution of all listed plans: doubt in the device, the network and the stack
+moves plans together as far as they answer to it alike, and decides as little; what decides is what
+they do not share. The same distribution gives each plan's interval (`cost.doubt`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-import numpy as np
+from gangsaw.cost.doubt import best_probability, joint_log_covariance, tied_with
+from gangsaw.search.estimate import Evaluated, site_of, view_of_plan
 
-from gangsaw.search.estimate import Evaluated, causes_of
-
-CAUSE_DOUBT = {
-    "compute": 0.05, "recompute": 0.05, "bubble": 0.15, "tp_comm": 0.25, "cp_comm": 0.35,
-    "ep_comm": 0.35, "pp_comm": 0.3, "dp_comm": 0.4, "optimizer": 0.3, "host": 0.4, "offload": 0.3,
-}  # fmt: skip
-"""One standard deviation, log space: spread of these effects between published sources."""
-OWN_DOUBT = 0.03
-"""Remainder of a plan against its neighbours within one source."""
-DRAWS = 4000
+CERTAIN_PROB = 0.8
+"""Two plans are told apart where one is faster with at least this probability."""
 
 
-def best_probabilities(plans: Sequence[Evaluated], seed: int = 0) -> list[float]:
-    """Share of joint draws in which each plan has the smallest step time."""
+@dataclass(frozen=True)
+class Chances:
+    """What is known about the order of the listed plans."""
+
+    best_prob_frac: tuple[float, ...]
+    tied: tuple[tuple[int, ...], ...]
+    """For each plan, the places of those that it cannot be told from."""
+
+
+def chances_of(plans: Sequence[Evaluated], seed: int = 0) -> Chances:
+    """Share of joint draws in which each plan is the fastest, and the ties between them."""
     if not plans:
-        return []
-    rng = np.random.default_rng(seed)
-    names = list(CAUSE_DOUBT)
-    seconds = np.array([[causes_of(p.cost)[n] for n in names] for p in plans])
-    scale = np.exp(rng.normal(size=(DRAWS, len(names))) * np.array(list(CAUSE_DOUBT.values())))
-    own = np.exp(OWN_DOUBT * rng.normal(size=(DRAWS, len(plans))))
-    # The same plan listed for two merits must not compete with itself.
-    keys = [(p.plan, p.counts) for p in plans]
-    for i, key in enumerate(keys):
-        own[:, i] = own[:, keys.index(key)]
-    draws = (scale @ seconds.T) * own
-    best = np.argmin(draws, axis=1)
-    share = np.bincount(best, minlength=len(plans)) / DRAWS
-    return [float(share[keys.index(k)]) for k in keys]
+        return Chances((), ())
+    # The unnamed stack's own doubt is the same for all plans, so it cannot decide between them.
+    views = [view_of_plan(p.job, p.plan, p.counts, p.low)._replace(extra_sd=0.0) for p in plans]
+    cov = joint_log_covariance(views, site_of(plans[0].job))
+    logs = [math.log(p.cost.step) for p in plans]
+    best = best_probability(logs, cov, seed=seed)
+    tied = [tuple(tied_with(logs, cov, i, CERTAIN_PROB)) for i in range(len(plans))]
+    return Chances(tuple(best), tuple(tied))

@@ -11,7 +11,7 @@ import numpy as np
 from gangsaw.cost.legal import check_schedule, check_shapes
 from gangsaw.errors import InputError
 from gangsaw.search.estimate import Evaluated, plan_result
-from gangsaw.search.probability import best_probabilities
+from gangsaw.search.probability import Chances, chances_of
 from gangsaw.search.ranking import (
     Mask,
     Merit,
@@ -167,11 +167,7 @@ def search(job: Job, limits: Limits) -> PlanListResult:
     if legal == 0:
         raise InputError(no_legal(job, limits))
     rows = trimmed(finished(ranked), ranked, limits.top) if ranked else []
-    plans = whys(rows)
-    chances = best_probabilities([r[0] for r in rows])
-    plans = [
-        p.model_copy(update={"best_prob_frac": c}) for p, c in zip(plans, chances, strict=True)
-    ]
+    plans = with_chances(whys(rows), chances_of([r[0] for r in rows]))
     from gangsaw.search.nearest import nearest_misses
 
     nearest = () if plans else nearest_misses(job, limits, parts)
@@ -192,6 +188,19 @@ def search(job: Job, limits: Limits) -> PlanListResult:
             *search_notes(job, breadth, limits),
         ),
     )
+
+
+def with_chances(plans: list[PlanResult], chances: Chances) -> list[PlanResult]:
+    """The plans with their chance to be the fastest, and with whom they are tied."""
+    out = []
+    for i, plan in enumerate(plans):
+        why = plan.why
+        if chances.tied[i]:
+            others = ", ".join(str(j + 1) for j in chances.tied[i])
+            why += f"; cannot be told from {others}"
+        frac = chances.best_prob_frac[i]
+        out.append(plan.model_copy(update={"best_prob_frac": frac, "why": why}))
+    return out
 
 
 def pareto_front(ranked: list[Ranked], limits: Limits, most: int = 12) -> list[Place]:
