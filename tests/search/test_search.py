@@ -24,7 +24,6 @@ from gangsaw.search.space import (
     search_all,
     stack_breadth,
     sure_bytes,
-    with_devices,
 )
 
 pytestmark = pytest.mark.xdist_group("compiled")
