@@ -206,9 +206,7 @@ class Site:
         """Sets of rows taken as bad: members, weight, inverse covariance, quadratic form."""
         k, r = len(self.views), np.array(self.residuals)
         base = covariance(self.views, self.views, self.widths)
-        base = base + np.diag(
-            [noise_sd(v, self.widths) ** 2 + v.extra_sd**2 for v in self.views]
-        )
+        base = base + np.diag([noise_sd(v, self.widths) ** 2 + v.extra_sd**2 for v in self.views])
         prior = BAD_PRIOR
         if k == 1 and abs(r[0]) > QUANTILE_80 * math.sqrt(base[0, 0]):
             prior = 0.5  # a lone row far off: slow set-up or bad row cannot be told apart
