@@ -156,6 +156,8 @@ def in_words(plan: PlanDoc) -> str:
 
 def money_per_tokens(usd_per_million: float) -> str:
     """Money a million tokens, or a billion where that reads better."""
+    if usd_per_million <= 0.0:
+        return "no price"
     if usd_per_million < 1.0:
         return f"{format_usd(1000.0 * usd_per_million)} / B tokens"
     return f"{format_usd(usd_per_million)} / M tokens"

@@ -40,12 +40,17 @@ class Merit:
     labels: tuple[str, ...]
 
 
+def sharded_weights(plan: Plan) -> bool:
+    """Whether parameters are gathered for use: ZeRO-3 over more than one rank."""
+    return plan.zero >= 3 and plan.dp * plan.cp > 1
+
+
 def choice_of(plan: Plan) -> tuple[object, ...]:
     """What makes a plan another choice to a user."""
     return (
         plan.tp, plan.cp, plan.pp, plan.dp, plan.ep, plan.etp, plan.mbs, plan.schedule,
-        plan.recompute, bool(plan.recompute_layers), plan.zero >= 3, plan.offload_optimizer > 0,
-        plan.offload_activations > 0,
+        plan.recompute, bool(plan.recompute_layers), sharded_weights(plan),
+        plan.offload_optimizer > 0, plan.offload_activations > 0,
     )  # fmt: skip
 
 
@@ -53,7 +58,7 @@ def complexity(plan: Plan) -> int:
     """How many mechanisms a plan switches on."""
     parts = [
         plan.tp > 1, plan.cp > 1, plan.pp > 1, plan.ep > 1, plan.etp > 1, plan.vpp > 1,
-        plan.recompute != "none", plan.recompute_layers > 0, plan.zero >= 2, plan.zero >= 3,
+        plan.recompute != "none", plan.recompute_layers > 0, plan.zero >= 2, sharded_weights(plan),
         plan.shard_group > 0, plan.offload_optimizer > 0, plan.offload_activations > 0,
         plan.schedule not in ("1f1b", "interleaved"), plan.rank_order != "tp-cp-ep-dp-pp",
     ]  # fmt: skip
@@ -174,9 +179,19 @@ def finish(searched: Searched, place: int) -> Evaluated:
 
 def words_of(plan: Plan) -> str:
     """A plan in a few words."""
-    parts = [f"{a.upper()}{getattr(plan, a)}" for a in ("tp", "cp", "pp", "ep", "dp")]
-    shown = [p for p in parts if not p.endswith(("TP1", "CP1", "PP1", "EP1")) or p == "DP1"]
-    return " ".join(shown) or "one device"
+    shown = [f"{a.upper()}{n}" for a in ("tp", "cp", "pp", "ep") if (n := getattr(plan, a)) > 1]
+    return " ".join([*shown, f"DP{plan.dp}"])
+
+
+def told_apart(plan: Plan, other: Plan) -> str:
+    """A plan in a few words, with what differs where these are the same as another's."""
+    words = words_of(plan)
+    if words != words_of(other):
+        return words
+    for name in ("mbs", "schedule", "vpp", "recompute", "zero"):
+        if getattr(plan, name) != getattr(other, name):
+            return f"{words} with {name} {getattr(plan, name)}"
+    return words
 
 
 def why_faster(mine: Evaluated, other: Evaluated) -> str:
@@ -188,7 +203,7 @@ def why_faster(mine: Evaluated, other: Evaluated) -> str:
     shown = [k for k in best if saved[k] > 0.002 * other.cost.step]
     less = ", ".join(f"{k} {100 * saved[k] / other.cost.step:.1f} %" for k in shown)
     worst = min(saved, key=lambda k: saved[k])
-    text = f"{100 * gain:.1f} % faster than {words_of(other.plan)}"
+    text = f"{100 * gain:.1f} % faster than {told_apart(other.plan, mine.plan)}"
     if less:
         text += f": saves {less}"
     if saved[worst] < -0.002 * other.cost.step:
@@ -208,6 +223,7 @@ def whys(rows: Sequence[tuple[Evaluated, tuple[str, ...], PlanResult]]) -> list[
         if "safest" in labels:
             text += f"; {100 * result.memory.headroom_frac:.0f} % of memory free"
         if "simplest" in labels:
-            text += f"; {complexity(ev.plan)} mechanisms switched on"
+            many = complexity(ev.plan)
+            text += f"; {many} mechanism{'' if many == 1 else 's'} switched on"
         out.append(result.model_copy(update={"labels": labels, "why": text}))
     return out

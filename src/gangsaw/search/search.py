@@ -136,6 +136,8 @@ def finished(ranked: list[Ranked]) -> list[tuple[Evaluated, tuple[str, ...], Pla
     if not rows:
         return []
     cheap = min(rows, key=lambda r: r[2].bill.usd_per_million_tokens)
+    if cheap[2].bill.usd <= 0.0:
+        return rows
     return [(e, (*la, "cheapest") if r is cheap[2] else la, r) for e, la, r in rows]
 
 
@@ -264,6 +266,8 @@ def search_notes(job: Job, breadth: Breadth, limits: Limits) -> tuple[str, ...]:
             f"plans that cannot fit or come within {breadth.slack:g} x the fastest are passed over"
             " unevaluated; --exhaustive evaluates them too"
         )
+    if job.cluster.usd_per_device_hour <= 0.0:
+        notes.append(f"no price is known for {job.cluster.name}: state one with --prices FILE")
     if job.stack.name == "unknown":
         notes.append("no --stack: a mixture of software generations, hence wide intervals")
     return tuple(notes)
