@@ -272,6 +272,8 @@ def notes_of(job: Job, plan: Plan) -> tuple[str, ...]:
         notes.append("routing is taken as balanced; state an imbalance to see what skew costs")
     if job.model.mtp is not None:
         notes.append("multi-token prediction layers are trained and counted in time and memory")
+    if job.recipe.task == "qlora":
+        notes.append("unpacking the 4-bit weights is not in the time; expect it to be slower")
     group = plan.dp * plan.cp
     if 0 < plan.shard_group < group:
         notes.append(f"state is sharded over {plan.shard_group} of {group} data-parallel ranks")

@@ -266,6 +266,8 @@ def search_notes(job: Job, breadth: Breadth, limits: Limits) -> tuple[str, ...]:
             f"plans that cannot fit or come within {breadth.slack:g} x the fastest are passed over"
             " unevaluated; --exhaustive evaluates them too"
         )
+    if job.recipe.task == "qlora":
+        notes.append("unpacking the 4-bit weights is not in the time; expect it to be slower")
     if job.cluster.usd_per_device_hour <= 0.0:
         notes.append(f"no price is known for {job.cluster.name}: state one with --prices FILE")
     if job.stack.name == "unknown":
