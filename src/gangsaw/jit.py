@@ -4,7 +4,7 @@ A cost formula is a plain Python function on floats and NamedTuples of floats, m
 `@kernel`. Calling it runs it interpreted, which answers at once. `compiled(fn)` gives the same
 body compiled by numba, with every kernel that it calls compiled too. The machine code is kept in
 the user's cache folder under a hash of all the code that it was made from, so a changed formula
-never meets old code.
+never meets old code; kept code that was damaged is compiled again (see `jit_cache`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from typing import Any, TypeVar
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MARK = "__gangsaw_kernel__"
+_KEPT_AS = "sealed 1"
+"""How code is kept on disk; part of the hash, so that other forms are never read."""
 _compiled: dict[tuple[Callable[..., Any], bool], Callable[..., Any]] = {}
 
 
@@ -43,7 +45,7 @@ def cache_dir() -> Path:
 
 def code_hash(fn: Callable[..., Any]) -> str:
     """Hash of a kernel's code, of all kernels that it calls, and of the constants they use."""
-    digest = hashlib.sha256(f"{sys.version}{platform.machine()}".encode())
+    digest = hashlib.sha256(f"{_KEPT_AS}{sys.version}{platform.machine()}".encode())
     seen: set[Callable[..., Any]] = set()
 
     def add(one: Callable[..., Any]) -> None:
@@ -104,20 +106,23 @@ def _compile(fn: Callable[..., Any], inner: bool) -> Callable[..., Any]:
         return _compiled[key]
     import numba
 
+    from gangsaw.jit_cache import keep
+
     closed = _closed(fn)
+    folder = cache_dir() / f"jit-{code_hash(fn)}"
     settings: Any = numba.config
-    settings.CACHE_DIR = str(cache_dir() / f"jit-{code_hash(fn)}")
+    settings.CACHE_DIR = str(folder)
     if inner:
         # Its own name on disk: the two forms must not meet in the cache.
         closed.__qualname__ = f"{fn.__qualname__}_inner"
     options: dict[str, Any] = {
-        "cache": True,
         "error_model": "numpy",
         "nogil": True,
         "no_cpython_wrapper": inner,
         "no_cfunc_wrapper": True,
     }
     result: Callable[..., Any] = numba.njit(**options)(closed)
+    keep(result, folder)
     _compiled[key] = result
     return result
 
