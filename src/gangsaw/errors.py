@@ -5,6 +5,7 @@ GangsawError
         UnknownKeysError  keys in a document that nobody reads
     NoPlanFitsError       legal plans exist, none fits or meets the goals: exit 3
     RunFailedError        something outside failed (a process, a file, a machine): exit 1
+        OutputError       standard output takes no more
 """
 
 from __future__ import annotations
@@ -45,3 +46,10 @@ class RunFailedError(GangsawError):
     """A process, file or machine failed."""
 
     exit_code = 1
+
+
+class OutputError(RunFailedError):
+    """Standard output cannot be written, as on a full disk."""
+
+    def __init__(self, fault: OSError) -> None:
+        super().__init__(f"standard output cannot be written: {fault.strerror or fault}")

@@ -43,7 +43,7 @@ def command(args: SiteFlags, output: OutputFlags) -> None:
         screen.write_json(result)
         return
     for line in _lines(result):
-        print(line)
+        screen.emit(f"{line}\n")
 
 
 def _gemm(name: str | None, rows: list[dict[str, Any]]) -> SiteGemm | None:

@@ -60,9 +60,8 @@ def command(
     if output.json:
         screen.write_json(result)
     elif target.out is None:
-        import sys
-
-        sys.stdout.write(result.main.text)
+        screen.tell_notes()
+        screen.emit(result.main.text)
 
 
 def _write(folder: str, files: dict[str, str]) -> None:

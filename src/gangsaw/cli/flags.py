@@ -109,7 +109,7 @@ class RecipeFlags:
     lora_rank: Annotated[Text, _flag("--lora-rank", "N", "rank of the adapters [16]", _R)] = None
     tokens: Annotated[Text, _flag("--tokens", "N", "tokens of the whole run, as 15T", _R)] = None
     stack: Annotated[
-        Text, _flag("--stack", "NAME", "software generation that trains [megatron-core-te]", _R)
+        Text, _flag("--stack", "NAME", "software generation that trains [unknown: a mixture]", _R)
     ] = None
     prices: Annotated[
         Text, _flag("--prices", "FILE", "own price figures (TOML) on top of the catalog's", _R)
@@ -228,7 +228,11 @@ def takes(*groups: type) -> Callable[[Callable[..., None]], Callable[..., None]]
             parts = (
                 group(**{k: v for k, v in typed.items() if owner[k] is group}) for group in groups
             )
-            body(*parts)
+            try:
+                body(*parts)
+            except EOFError as fault:
+                # typer would take it for an end of typing, and say that it was interrupted.
+                raise RuntimeError(f"a file ended too early: {fault}") from fault
 
         # typer reads these, and not the body's own parameters.
         command.__dict__["__signature__"] = inspect.Signature(parameters)

@@ -11,10 +11,11 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol, TextIO, cast
 
+from gangsaw.cli import output as screen
 from gangsaw.cli.verbs import NAMES, VERBS, usage
-from gangsaw.errors import GangsawError
+from gangsaw.errors import GangsawError, InputError, OutputError
 
 OK, FAILED, WRONG_INPUT, NO_PLAN = 0, 1, 2, 3
 INTERRUPTED = 130
@@ -38,11 +39,25 @@ class Parsed(Protocol):
 
 def main() -> None:
     """Entry point of the `gangsaw` program."""
+    # A program that starts with a closed standard error has none; what it says then is lost.
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    if sys.stdout is None:
+        _tell("standard output is closed")
+        sys.exit(FAILED)
     code = execute(sys.argv[1:])
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         code = _reader_left()
+    except OSError as fault:
+        _tell(str(OutputError(fault)))
+        code = _reader_left()
+    try:
+        sys.stderr.flush()
+    except OSError:
+        # Else the interpreter would fail on it at its end, with an exit code of its own.
+        _abandon(sys.stderr)
     sys.exit(code)
 
 
@@ -56,9 +71,20 @@ def run(argv: Sequence[str]) -> Outcome:
 
 def execute(argv: Sequence[str]) -> int:
     """Run one verb and return the exit code; failures are told on standard error."""
+    screen.forget_notes()
     try:
-        return _dispatch([str(word) for word in argv])
+        code = _dispatch([str(word) for word in argv])
+        screen.tell_notes()
+        return code
+    except InputError as fault:
+        # Notes on what was assumed say nothing about what is not computed.
+        _tell(str(fault))
+        return fault.exit_code
+    except OutputError as fault:
+        _tell(str(fault))
+        return _reader_left()
     except GangsawError as fault:
+        screen.tell_notes()
         _tell(str(fault))
         return fault.exit_code
     except BrokenPipeError:
@@ -66,18 +92,20 @@ def execute(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         _tell("interrupted")
         return INTERRUPTED
+    except OSError as fault:
+        return _system_fault(fault)
     except Exception as fault:
         return _usage_fault(fault)
 
 
 def _dispatch(argv: list[str]) -> int:
     if not argv or argv[0] in ("--help", "-h", "help"):
-        sys.stdout.write(usage())
+        screen.emit(usage())
         return OK
     if argv[0] in ("--version", "-V"):
         from gangsaw import __version__
 
-        sys.stdout.write(f"gangsaw {__version__}\n")
+        screen.emit(f"gangsaw {__version__}\n")
         return OK
     name, *rest = argv
     if name not in NAMES:
@@ -90,7 +118,12 @@ def _dispatch(argv: list[str]) -> int:
 
 def invoke(name: str, args: list[str]) -> int:
     """Run the verb `name` with its arguments."""
-    result = click_command(name).main(args=args, prog_name=f"gangsaw {name}", standalone_mode=False)
+    verb, said = click_command(name), io.StringIO()
+    # The parser writes a verb's help itself; held here, so that a full disk is told as such.
+    held = contextlib.redirect_stdout(said) if "--help" in args else contextlib.nullcontext()
+    with held:
+        result = verb.main(args=args, prog_name=f"gangsaw {name}", standalone_mode=False)
+    screen.emit(said.getvalue())
     return result if isinstance(result, int) else OK
 
 
@@ -128,20 +161,40 @@ def _usage_fault(fault: Exception) -> int:
 
         _tell(usage_line(fault))
         return WRONG_INPUT
-    if os.environ.get("GANGSAW_DEBUG"):
-        import traceback
-
-        traceback.print_exception(fault)
+    if _debugged(fault):
         return FAILED
     _tell(f"internal error: {type(fault).__name__}: {fault} (GANGSAW_DEBUG=1 shows where)")
     return FAILED
 
 
+def _debugged(fault: Exception) -> bool:
+    """Show where `fault` arose, if that was asked for."""
+    if not os.environ.get("GANGSAW_DEBUG"):
+        return False
+    import traceback
+
+    traceback.print_exception(fault)
+    return True
+
+
+def _system_fault(fault: OSError) -> int:
+    """The operating system refused a file or a device."""
+    if not _debugged(fault):
+        what = fault.filename if isinstance(fault.filename, str) else "a file or device"
+        _tell(f"{what}: {fault.strerror or fault} (GANGSAW_DEBUG=1 shows where)")
+    return FAILED
+
+
 def _reader_left() -> int:
     """Standard output was closed by its reader: end silently, and keep the exit quiet too."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _abandon(sys.stdout)
     return FAILED
+
+
+def _abandon(stream: TextIO) -> None:
+    """Let what is still to be written to `stream` go nowhere."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 if __name__ == "__main__":

@@ -2,22 +2,65 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 from typing import TYPE_CHECKING
 
+from gangsaw.errors import OutputError
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from rich.console import Console
 
 WIDTH = 100
 
 
+_held: list[str] = []
+
+
 def note(text: str) -> None:
-    """A line of progress or explanation on standard error."""
-    sys.stderr.write(f"{text}\n")
+    """A line of explanation on standard error, told when the answer is there.
+
+    Until then it is held: beside the one line that says what is wrong it would only distract.
+    """
+    _held.append(text)
+
+
+def progress(text: str) -> None:
+    """A line on standard error that says at once what takes so long."""
+    # A full or closed standard error is no reason to give no answer.
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"{text}\n")
+
+
+def emit(text: str) -> None:
+    """Write to standard output; OutputError where that fails for another reason than its reader."""
+    with _output_faults():
+        sys.stdout.write(text)
+
+
+@contextlib.contextmanager
+def _output_faults() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as fault:
+        raise OutputError(fault) from None
+
+
+def tell_notes() -> None:
+    """Write the lines that were held."""
+    while _held:
+        progress(_held.pop(0))
+
+
+def forget_notes() -> None:
+    """Drop the lines that were held."""
+    _held.clear()
 
 
 def is_plain() -> bool:
@@ -52,21 +95,24 @@ def console() -> Console:
 
 def show(render: Callable[[Console], None]) -> None:
     """Print what `render` writes; in plain text without blanks at the ends of lines."""
+    tell_notes()
     screen = console()
-    if not is_plain():
-        render(screen)
-        return
-    with screen.capture() as capture:
-        render(screen)
-    sys.stdout.write("\n".join(line.rstrip() for line in capture.get().split("\n")))
+    with _output_faults():
+        if not is_plain():
+            render(screen)
+            return
+        with screen.capture() as capture:
+            render(screen)
+    emit("\n".join(line.rstrip() for line in capture.get().split("\n")))
 
 
 def write_json(document: object) -> None:
     """One JSON document: a pydantic document, or plain values."""
+    tell_notes()
     if hasattr(document, "model_dump_json"):
-        sys.stdout.write(document.model_dump_json(indent=2) + "\n")
+        emit(document.model_dump_json(indent=2) + "\n")
         return
-    sys.stdout.write(json.dumps(document, indent=2, default=_jsonable, allow_nan=False) + "\n")
+    emit(json.dumps(document, indent=2, default=_jsonable, allow_nan=False) + "\n")
 
 
 def _jsonable(value: object) -> object:

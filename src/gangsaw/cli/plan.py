@@ -44,7 +44,7 @@ def command(
     from gangsaw.jit import told_of_compiling
     from gangsaw.search.search import search
 
-    with told_of_compiling(lambda: screen.note(COMPILING)):
+    with told_of_compiling(lambda: screen.progress(COMPILING)):
         result = search(job, limits)
     result = result.model_copy(update={"notes": (*assumed, *result.notes)})
     if output.json:

@@ -82,7 +82,7 @@ def command(flags: TrainFlags, cut: PlanFlags, output: OutputFlags) -> None:
     restarts = values.whole("--restarts", flags.restarts or "0", 0, 100)
     follower = launch.started_by_torchrun() and launch.own_rank() != 0
     if not follower:
-        screen.note(f"{cfg.plan.devices} ranks on {cfg.device}, run folder {cfg.out}")
+        screen.progress(f"{cfg.plan.devices} ranks on {cfg.device}, run folder {cfg.out}")
     out = launch.train(cfg, restarts)
     if follower:
         return
