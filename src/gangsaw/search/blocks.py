@@ -492,6 +492,7 @@ def block_bounds(
 @kernel
 def search_blocks(
     blocks: Array,
+    bounds: Array,
     space: Space,
     kinds: Array,
     ends: Ends,
@@ -509,13 +510,16 @@ def search_blocks(
     so the answer within that factor is that of the whole space. Kept are plans that may fit and
     come within slacks[1] times it (inf: all), and at place 0 the one that holds least of those
     that do not fit.
-    Blocks in ascending order of `block_bounds` find that plan early.
+    `bounds` are the blocks' `block_bounds`, in ascending order, so that this plan is found early
+    and the rest is passed over at once; zeros where every plan is wanted.
     """
     at = 1
     best = np.inf
     found.peak[0] = np.inf
     found.tally[:] = 0
     for i in range(blocks.shape[0]):
+        if bounds[i] > best * slacks[0]:
+            break
         start = at
         at = search_block(
             at, i, blocks[i], space, kinds, ends, base, state, machine, found,

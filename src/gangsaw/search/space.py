@@ -301,11 +301,13 @@ def search_all(
     kinds = kind_rows(low.kinds)
     machine = Machine(low.device, low.net, low.stack, low.memory)
     total = done = 0
+    bounds = np.zeros(len(blocks))
     if len(blocks):
         total = int(compiled(count_plans)(blocks, space, low.net))
         if math.isfinite(breadth.slack):
             bounds = compiled(block_bounds)(blocks, space, kinds, low.ends, base, machine)
-            blocks = np.ascontiguousarray(blocks[np.argsort(bounds, kind="stable")])
+            order = np.argsort(bounds, kind="stable")
+            blocks, bounds = np.ascontiguousarray(blocks[order]), bounds[order]
     found = Found(
         np.empty(total + 1, np.int64),
         np.empty(total + 1, np.int32),
@@ -318,7 +320,7 @@ def search_all(
         room = capacity_bytes(job, headroom_frac)
         rooms = (room, sure_bytes(room, job.stack.memory_doubt_frac))
         done = compiled(search_blocks)(
-            blocks, space, kinds, low.ends, base, state, machine, found, rooms,
+            blocks, bounds, space, kinds, low.ends, base, state, machine, found, rooms,
             (breadth.slack, breadth.keep),
         )  # fmt: skip
         # With everything kept, place 0 is a copy.
