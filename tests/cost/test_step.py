@@ -83,18 +83,16 @@ def test_less_latency_is_never_slower(case, share):
     assert faster.step <= case.step(low).step * (1 + ROUNDING)
 
 
+# Schedules that split the backward fill bubbles with weight gradients: where host copies or kernel
+# launches bound the rest, a faster device leaves less to fill with, so they are left out here.
 @MANY
-@given(cases(), st.sampled_from((1.05, 1.5, 4.0)))
+@given(cases(schedules=UNSPLIT), st.sampled_from((1.05, 1.5, 4.0)))
 def test_a_faster_device_is_never_slower(case, times):
     low = lower(case.job)
     d = low.device
     slow = case.step(low).step
     whole = dearer(low, peak=d.peak * times, peak_linear=d.peak_linear * times, hbm=d.hbm * times)
-    # Schedules that split the backward fill bubbles with weight gradients: where host copies or
-    # kernel launches bound the rest, a faster device leaves less to fill with.
-    split = case.plan.pp > 1 and case.plan.schedule not in UNSPLIT
-    assume(not (split and case.plan.offload_activations))
-    assert case.step(whole).step <= slow * (1 + (0.02 if split else ROUNDING))
+    assert case.step(whole).step <= slow * (1 + ROUNDING)
     assert case.step(dearer(low, pcie=d.pcie * times)).step <= slow * (1 + ROUNDING)
 
 
