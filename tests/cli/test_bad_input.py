@@ -24,17 +24,20 @@ CASES = [
     (("schema",), ["VERB"]),
     # numbers
     ((*DENSE, "--tp", "0"), ["--tp", "0", "1 to"]),
-    ((*DENSE, "--tp", "-8"), ["--tp", "-8", "1 to"]),
+    ((*DENSE, "--tp", "-8"), ["--tp", "-8", "negative", "1 to"]),
     ((*DENSE, "--tp", "8.0"), ["--tp", "8.0", "whole"]),
     ((*DENSE, "--tp", "nan"), ["--tp", "nan", "whole"]),
     ((*DENSE, "--tp", "1e3"), ["--tp", "1e3", "whole"]),
-    ((*DENSE, "--tp", "999999999999999999999"), ["--tp", "whole"]),
+    ((*DENSE, "--tp", "999999999999999999999"), ["--tp", "too large", "1 to 10,000,000"]),
+    ((*DENSE, "--tp", "9" * 9000), ["--tp", "too large", "9,000 digits"]),
+    ((*DENSE, "--tp", "-99999999999999999999999"), ["--tp", "negative"]),
+    ((*DENSE, "--tp", "1_000"), ["--tp", "1_000", "whole"]),
     ((*DENSE, "--tp", "\u0668"), ["--tp", "whole"]),
     ((*DENSE, "--tp", ""), ["--tp", "whole"]),
     (("estimate", M, C, "--seq-len", "0"), ["--seq-len", "0"]),
     (("estimate", M, C, "--seq-len", "1000000000000"), ["--seq-len", "out of range"]),
     (("estimate", M, C, "--global-batch", "inf"), ["--global-batch", "inf"]),
-    (("estimate", M, C, "--global-batch", "-1"), ["--global-batch", "-1"]),
+    (("estimate", M, C, "--global-batch", "-1"), ["--global-batch", "-1", "negative", "1 to"]),
     ((*DENSE, "--tokens", "NaN"), ["--tokens", "NaN"]),
     ((*DENSE, "--tokens", "0"), ["--tokens", "0"]),
     ((*DENSE, "--tokens", "15 parsecs"), ["--tokens", "parsecs"]),
@@ -46,15 +49,21 @@ CASES = [
     ((*DENSE, "--task", "pretraining"), ["pretraining", "pretrain", "sft"]),
     ((*DENSE, "--schedule", "2f2b"), ["2f2b", "1f1b", "gpipe"]),
     ((*DENSE, "--recompute", "some"), ["some", "selective", "full:N"]),
-    ((*DENSE, "--recompute", "full:0"), ["full:0"[-1], "1 to"]),
+    ((*DENSE, "--recompute", "full:0"), ["full:0", "1 to", "full:N"]),
     ((*DENSE, "--recompute", "none:3"), ["none:3", "full:N"]),
     ((*DENSE, "--offload", "weights"), ["weights", "optimizer", "activations"]),
-    ((*DENSE, "--offload", "optimizer:2"), ["2", "0 to 1"]),
-    ((*DENSE, "--offload", "optimizer:nan"), ["nan", "0 to 1"]),
+    ((*DENSE, "--recompute", "full:-2"), ["full:-2", "full:N"]),
+    ((*DENSE, "--recompute", "full:127"), ["full:127", "126 layers", "full:1 to full:126"]),
+    ((*DENSE, "--tp", "8", "--pp", "2", "--recompute", "full:64"), ["full:64", "2 chunks", "63"]),
+    (("plan", M, C, *R, "--recompute", "full:127"), ["full:127", "126 layers"]),
+    ((*DENSE, "--offload", "optimizer:2"), ["optimizer:2", "0 to 1"]),
+    ((*DENSE, "--offload", "optimizer:1.5"), ["optimizer:1.5", "0 to 1"]),
+    ((*DENSE, "--offload", "activations:120%"), ["activations:120%", "0 to 1"]),
+    ((*DENSE, "--offload", "optimizer:nan"), ["optimizer:nan", "0 to 1"]),
     ((*DENSE, "--offload", "optimizer", "--offload", "optimizer:0.5"), ["optimizer", "twice"]),
     ((*DENSE, "--rank-order", "tp-pp-dp"), ["tp-pp-dp", "cp", "ep"]),
     ((*DENSE, "--stages", "10,,12"), ["--stages", "whole"]),
-    ((*DENSE, "--stages", "126,-1", "--pp", "2"), ["--stages", "-1"]),
+    ((*DENSE, "--stages", "126,-1", "--pp", "2"), ["--stages", "126,-1", "negative"]),
     # what cannot be meant together
     ((*DENSE, "--lora-rank", "8"), ["--lora-rank", "lora"]),
     ((*DENSE, "--pp", "1", "--vpp", "2"), ["--vpp 2", "--pp 1"]),
@@ -87,6 +96,12 @@ CASES = [
     (("model", "a" * 5000), ["no model"]),
     (("model", "nul\x00byte"), ["MODEL", "zero byte"]),
     (("estimate", M, "h100:zero", *R), ["zero", "whole number"]),
+    (("estimate", M, "h100-sxm:1_000", *R), ["1_000", "whole number"]),
+    (("estimate", M, "h100-sxm:1,00", *R), ["1,00", "whole number"]),
+    (("estimate", M, "h100-sxm:" + "9" * 30, *R), ["too large", "1,048,576"]),
+    (("estimate", M, "cluster.json", *R), ["cluster.json", "JSON", "TOML"]),
+    (("estimate", M, "/tmp", *R), ["/tmp", "folder", "h100-sxm:2048"]),
+    (("estimate", M, ".", *R), ["folder", "TOML"]),
     (("estimate", M, "h100-sxm:0", *R), ["devices=0", "1"]),
     (("estimate", M, "h100-sxm:-8", *R), ["devices=-8", "1"]),
     (("estimate", M, "h100-sxm:99999999999", *R), ["99999999999", "1,048,576"]),
@@ -204,6 +219,8 @@ def test_model_with_a_unicode_name_is_found_and_judged(tmp_path):
 
 
 PLAN_FILES = {
+    "empty": ("", ["plan.toml", "states nothing", "tp = 8"]),
+    "comment only": ("# tp = 8\n", ["states nothing"]),
     "unknown keys": ("tensor = 8\nz = 1", ["tensor", "z"]),
     "not toml": ("tp == 8", ["TOML"]),
     "text for a number": ('tp = "eight"', ["tp", "eight"]),
@@ -259,3 +276,29 @@ def test_price_files(name, tmp_path):
     path = tmp_path / "prices.toml"
     path.write_text(f'[device_hour.h100-sxm.on-demand]\n{text}\nsource = "me"\nas_of = "2026-01"\n')
     check((*DENSE, "--prices", str(path)), said)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("bill", "--own"), ("bill", "--run"), ("bill", "--facility-file"), ("bill", "--against"),
+     ("scorecard", "--hybrid"), ("estimate", "--plan")],
+)  # fmt: skip
+def test_files_that_state_nothing(words, tmp_path):
+    verb, flag = words
+    path = tmp_path / "nothing.toml"
+    path.write_text("# later\n")
+    check((verb, M, C, *R, flag, str(path)), ["nothing.toml", "states nothing", "Legal"])
+
+
+def test_plans_that_state_nothing(tmp_path):
+    path = tmp_path / "nothing.toml"
+    path.write_text("")
+    words = ("threshold", M, C, str(path), "--over", "inter-node-bandwidth")
+    check(words, ["nothing.toml", "states nothing"])
+
+
+def test_notes_on_what_was_assumed_do_not_stand_before_the_fault():
+    check(("scorecard", M, C, "--hybrid", "/nowhere/plan.toml"), ["plan.toml"])
+    check(("tail", M, C, "/nowhere/plan.toml"), ["plan.toml"])
+    words = ("timeline", M, C, "--tp", "8", "--pp", "16", "--against", "spiral")
+    check(words, ["spiral"])

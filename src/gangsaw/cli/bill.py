@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -176,13 +176,17 @@ def _choices(flags: BillFlags, book: PriceBook, job: Job) -> BillChoices:
 
     wanted = [p for text in flags.per or () for p in text.split(",")]
     per = [PERS[PERS.index(values.choice("--per", p, PERS))] for p in wanted]
-    stated = files.read_table(flags.run) if flags.run else {}
+    stated = (
+        files.read_stated(flags.run, "terms of the run, as tokens = 15e12") if flags.run else {}
+    )
     terms = terms_with(book, job.recipe.tokens, float(job.model.params()), stated)
     offer = (flags.offer or "").strip()
     terms = terms_of_offer(terms, offer, book, job.cluster)
     return BillChoices(
         offer=offer,
-        owned=files.read_table(flags.own) if flags.own else None,
+        owned=files.read_stated(flags.own, "what is owned, as devices_usd = 32000.0")
+        if flags.own
+        else None,
         terms=terms,
         per=tuple(dict.fromkeys(per)),
     )
@@ -200,7 +204,9 @@ def _with_site(answer: BillAnswer, flags: BillFlags, book: PriceBook, job: Job) 
     if (wanted or flags.batches) and answer.plan is not None:
         plan = plan_of(answer.plan)
         case = Case(answer.title, job, plan, money_of(job, book))
-        stated = files.read_table(flags.facility_file) if flags.facility_file else {}
+        stated: dict[str, Any] = {}
+        if flags.facility_file:
+            stated = files.read_stated(flags.facility_file, "a site, as oversubscription = 2.0")
         facility = validate(Facility, stated, shown(flags.facility_file or "facility"))
         site = site_answer(case, book, facility) if wanted else None
         if flags.batches:

@@ -17,6 +17,16 @@ def read_table(name: str) -> dict[str, Any]:
     return read_json(name) if name.lower().endswith(".json") else read_toml(name)
 
 
+def read_stated(name: str, what: str) -> dict[str, Any]:
+    """The same, where a file that states nothing cannot be meant. `what`: what it should state."""
+    from gangsaw.read.toml import shown
+
+    table = read_table(name)
+    if not table:
+        raise InputError(f"{shown(name)} states nothing. Legal: {what}")
+    return table
+
+
 def read_rows(name: str) -> list[dict[str, Any]]:
     """The objects of a JSON-lines file, one a line; blank lines are passed over."""
     from gangsaw.read.toml import parse_json, read_text, shown

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from gangsaw.cli import files, values
 from gangsaw.cli.flags import JobArgs, OutputFlags, PlanFlags, RecipeFlags, SiteRecipeFlags
+from gangsaw.cost.layout import default_counts
 from gangsaw.cost.legal import check_plan, check_shapes, check_stages
 from gangsaw.errors import InputError, UnknownKeysError
 from gangsaw.read.toml import validate
@@ -151,7 +152,14 @@ def _recompute(flag: str, text: str) -> dict[str, object]:
     legal = "Legal: none, selective, full, full:N"
     if kind not in ("none", "selective", "full") or (":" in text and kind != "full"):
         raise InputError(f"{flag} {text!r} is unknown. {legal}")
-    layers = values.whole(flag, count, 1, 10**4) if ":" in text else 0
+    layers = 0
+    if ":" in text:
+        try:
+            layers = values.whole(flag, count, 1, 10**4)
+        except InputError:
+            raise InputError(
+                f"{flag} {text!r}: N is a number of layers of each chunk, 1 to 10,000. {legal}"
+            ) from None
     return {"recompute": kind, "recompute_layers": layers}
 
 
@@ -166,12 +174,17 @@ def _offload(flag: str, texts: list[str]) -> dict[str, object]:
         key = f"offload_{what}"
         if key in found:
             raise InputError(f"{flag} names {what} twice. Legal: each once")
-        found[key] = values.fraction(flag, share) if ":" in text else 1.0
+        try:
+            found[key] = values.fraction(flag, share) if ":" in text else 1.0
+        except InputError:
+            raise InputError(
+                f"{flag} {text!r}: the share is 0 to 1. Legal: such as {what}:0.5 or {what}:50%"
+            ) from None
     return found
 
 
 def _stages(flag: str, text: str) -> tuple[int, ...]:
-    return tuple(values.whole(flag, part, 0, 10**5) for part in text.split(","))
+    return tuple(values.whole(f"{flag} {text!r}:", part, 0, 10**5) for part in text.split(","))
 
 
 def _schedule(flag: str, text: str) -> str:
@@ -218,7 +231,7 @@ def plan_fields(flags: PlanFlags) -> dict[str, object]:
 
 def _file_fields(name: str) -> dict[str, object]:
     """The same fields from a TOML or JSON file; a plan result's own `plan` object is read too."""
-    table: dict[str, Any] = files.read_table(name)
+    table: dict[str, Any] = files.read_stated(name, "a plan, as tp = 8")
     if isinstance(table.get("plan"), dict):
         table = table["plan"]
     unknown = sorted(set(table) - set(_FILE_KEYS))
@@ -358,13 +371,27 @@ def whole_plan(job: Job, fields: dict[str, Any]) -> Plan:
         raise InputError("--schedule interleaved needs chunks. Legal: --vpp 2 and more")
     plan = validate(Plan, made, "plan")
     check_plan(job, plan)
+    if plan.recompute_layers:
+        chunks = plan.pp * plan.vpp
+        largest = max(plan.stages or default_counts(job.model.layers, chunks))
+        _recomputed(plan.recompute_layers, largest, f"the largest of {chunks} chunks")
     return plan
+
+
+def _recomputed(count: int, most: int, where: str) -> None:
+    """Refuse full recompute of more layers than there are."""
+    if count > most:
+        raise InputError(
+            f"--recompute full:{count}: {where} has {most} layers."
+            f" Legal here: full:1 to full:{most}, or full for all of them"
+        )
 
 
 def check_fixed(job: Job, fields: dict[str, Any], fewer_devices: bool = False) -> None:
     """Refuse fixed parts of a plan that no plan of this job can have."""
     shape = {k: fields[k] for k in ("tp", "cp", "ep", "etp", "sequence_parallel") if k in fields}
     check_shapes(job.model, Plan(**shape), job.recipe.seq_len)
+    _recomputed(fields.get("recompute_layers", 0), job.model.layers, job.model.name)
     stated = {axis: fields[axis] for axis in ("tp", "cp", "pp", "dp") if axis in fields}
     inner = math.prod(stated.values())
     if not fewer_devices and job.cluster.devices % inner:

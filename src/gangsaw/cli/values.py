@@ -10,16 +10,26 @@ from collections.abc import Callable, Iterable, Sequence
 from gangsaw import units
 from gangsaw.errors import InputError
 
-_WHOLE = re.compile(r"^\+?[0-9]{1,18}$")
+_WHOLE = re.compile(r"^([+-]?)([0-9]+)$")
 
 
 def whole(flag: str, text: str, low: int = 1, high: int = 10**9) -> int:
     """A whole number within [low, high]."""
-    if not _WHOLE.match(text.strip()):
-        raise InputError(f"{flag} {text!r} is not a whole number. Legal: {low:,} to {high:,}")
-    value = int(text)
-    if not low <= value <= high:
-        raise InputError(f"{flag} {text} is out of range. Legal: {low:,} to {high:,}")
+    legal = f"Legal: {low:,} to {high:,}"
+    match = _WHOLE.match(text.strip())
+    if match is None:
+        raise InputError(f"{flag} {text!r} is not a whole number. {legal}")
+    sign, digits = match.groups()
+    if sign == "-" and digits.strip("0"):
+        raise InputError(f"{flag} {text} is negative, so out of range. {legal}")
+    # Python refuses to convert thousands of digits, so their number is looked at first.
+    many = len(digits.lstrip("0")) > len(str(high))
+    if many or int(digits) > high:
+        said = text if len(text) <= 40 else f"{text[:20]}... ({len(digits):,} digits)"
+        raise InputError(f"{flag} {said} is too large, so out of range. {legal}")
+    value = int(digits)
+    if value < low:
+        raise InputError(f"{flag} {text} is too small, so out of range. {legal}")
     return value
 
 
@@ -37,6 +47,7 @@ def real(flag: str, text: str, low: float, high: float, what: str = "number") ->
 
 def fraction(flag: str, text: str) -> float:
     """A share: `0.1`, or `10%`."""
+    text = text.strip()
     if text.strip().endswith("%"):
         return real(flag, text.strip()[:-1], 0.0, 100.0, "percentage") / 100.0
     return real(flag, text, 0.0, 1.0, "share")

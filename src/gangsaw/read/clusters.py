@@ -79,23 +79,45 @@ def load_cluster(ref: str) -> ClusterSpec:
     Raises InputError for an unknown node, a count that is no positive integer within
     MAX_DEVICES, or a file that does not describe a cluster.
     """
+    if ref.endswith(".json"):
+        raise InputError(f"cluster {shown(ref)!r} is named as JSON. Legal: {_FORMS}")
     if ref.endswith(".toml") or "/" in ref:
-        return read_cluster(Path(ref))
+        return read_cluster(_file(ref))
     name, colon, count = ref.rpartition(":")
     if not colon:
-        if Path(ref).is_file():
-            return read_cluster(Path(ref))
+        if _exists(ref):
+            return read_cluster(_file(ref))
         node = node_name(ref)
         raise InputError(f"cluster {shown(ref)!r} has no device count; write {node}:2048")
     return cluster_of(name, _count(count, ref))
 
 
+_FORMS = "NODE:DEVICES, as h100-sxm:2048, or the path of a TOML file"
+
+
+def _exists(ref: str) -> bool:
+    try:
+        return ref != "" and Path(ref).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _file(ref: str) -> Path:
+    """The path of a cluster file; InputError when it is a folder."""
+    if _exists(ref) and Path(ref).is_dir():
+        raise InputError(f"cluster {shown(ref)!r} is a folder. Legal: {_FORMS}")
+    return Path(ref)
+
+
 def _count(text: str, ref: str) -> int:
-    """Device count of a reference."""
+    """Device count of a reference: digits, in threes between commas or without any."""
     rule = f"cluster {shown(ref)!r}: the device count is a whole number from 1 to {MAX_DEVICES:,}"
-    if not re.fullmatch(r"[+-]?[0-9][0-9_,]*", text.strip()) or len(text) > 20:
+    number = text.strip()
+    if not re.fullmatch(r"[+-]?([0-9]+|[0-9]{1,3}(,[0-9]{3})+)", number, re.ASCII):
         raise InputError(f"{rule}; {shown(text)!r} is none")
-    return int(re.sub("[_,]", "", text))
+    if len(number) > 20:
+        raise InputError(f"{rule}; {shown(text)!r} is too large")
+    return int(number.replace(",", ""))
 
 
 def cluster_of(
