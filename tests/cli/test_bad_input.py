@@ -21,6 +21,7 @@ CASES = [
     ((*DENSE, "--tp"), ["--tp"]),
     ((*DENSE, "--tp", "8", "--tp", "4"), ["--tp", "twice"]),
     (("schema", "plans"), ["plans", "plan"]),
+    (("schema", "schema"), ["schema", "timeline", "measure", "train"]),
     (("schema",), ["VERB"]),
     # numbers
     ((*DENSE, "--tp", "0"), ["--tp", "0", "1 to"]),

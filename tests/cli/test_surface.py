@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from gangsaw.cli import schema
+from gangsaw.cli import options, schema
 from gangsaw.cli.main import click_command, run
 from gangsaw.cli.verbs import NAMES, VERBS
 
@@ -154,6 +154,29 @@ def test_schema_of_each_verb_is_a_schema_of_its_document(verb):
     assert found["$schema"].startswith("https://json-schema.org/")
     assert found["type"] == "object"
     assert found["properties"]
+
+
+def test_every_verb_that_has_json_has_a_schema():
+    assert set(schema.DOCUMENTS) == set(NAMES) - {"schema"}
+
+
+def test_the_timeline_is_the_document_of_its_schema():
+    words = ["timeline", "gpt2", "h100-sxm:8", "--pp", "4", "--global-batch", "16", "--json"]
+    code, out, _ = run(words)
+    columns = json.loads(out)
+    known = json.loads(run(["schema", "timeline"]).out)
+    assert code == 0
+    assert set(columns) == set(known["required"])
+    for name, column in columns.items():
+        assert len(column) == len(columns["rank"]) > 0
+        legal = known["properties"][name]["items"].get("enum")
+        assert legal is None or set(column) <= set(legal)
+
+
+def test_the_default_of_stack_is_the_one_that_the_help_names():
+    out = " ".join(run(["estimate", "--help"]).out.split())
+    assert f"software generation that trains [{options.DEFAULT_STACK}: a mixture]" in out
+    assert "[megatron-core-te]" not in out
 
 
 def test_unforeseen_failure_is_one_line_with_a_hint(monkeypatch):

@@ -61,7 +61,9 @@ def command(model: ModelArg, flags: MeasureFlags, output: OutputFlags) -> None:
     target.write_text(cluster_toml(cluster, _comments(facts)))
     facts["cluster"] = str(target)
     if output.json:
-        screen.write_json(facts)
+        from gangsaw.run.documents import MeasureResult
+
+        screen.write_json(MeasureResult.model_validate(facts))
         return
     from gangsaw.report.run_text import measure_text
 

@@ -8,11 +8,13 @@ from typing import Any
 from gangsaw.cli import output as screen
 from gangsaw.cli import values
 from gangsaw.cli.flags import OutputFlags, VerbArg, takes
+from gangsaw.errors import InputError
 
 DOCUMENTS = {
     "plan": "gangsaw.spec.result:PlanListResult",
     "estimate": "gangsaw.spec.result:EstimateResult",
     "explain": "gangsaw.search.explain:ExplainResult",
+    "timeline": "gangsaw.simulate.document:TimelineColumns",
     "bill": "gangsaw.search.site:FullBill",
     "threshold": "gangsaw.search.answer:ThresholdAnswer",
     "scorecard": "gangsaw.search.scorecard:Scorecard",
@@ -22,6 +24,8 @@ DOCUMENTS = {
     "export": "gangsaw.export.document:Export",
     "import": "gangsaw.read.launch.document:LaunchFile",
     "model": "gangsaw.cost.summary:ModelSummary",
+    "measure": "gangsaw.run.documents:MeasureResult",
+    "train": "gangsaw.run.documents:TrainSummary",
     "reconcile": "gangsaw.trace.reconcile:ReconcileResult",
     "calibrate": "gangsaw.fit.calibrate:CalibrateResult",
     "validate": "gangsaw.fit.outcome:ValidateResult",
@@ -38,6 +42,8 @@ def command(args: VerbArg, output: OutputFlags) -> None:
 
 def schema_of(verb: str) -> dict[str, Any]:
     """The JSON Schema of what `verb --json` prints."""
+    if verb.strip().lower() == "schema":
+        raise InputError(f"schema has no schema of its own. Legal: {', '.join(DOCUMENTS)}")
     name = values.choice("verb", verb, tuple(DOCUMENTS))
     module, _, title = DOCUMENTS[name].partition(":")
     document = getattr(importlib.import_module(module), title)

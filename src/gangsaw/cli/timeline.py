@@ -69,7 +69,9 @@ def command(
     for line in assumed:
         screen.note(line)
     if output.json:
-        screen.write_json(timelines[0].to_table())
+        from gangsaw.simulate.document import TimelineColumns
+
+        screen.write_json(TimelineColumns.model_validate(timelines[0].to_table()))
         return
     from gangsaw.report import words
     from gangsaw.report.timeline_text import timeline_text

@@ -94,7 +94,9 @@ def command(flags: TrainFlags, cut: PlanFlags, output: OutputFlags) -> None:
         summary["sample"] = sample_text(out, prompt, 400, seed=cfg.seed)
         (out / "sample.txt").write_text(str(summary["sample"]))
     if output.json:
-        screen.write_json(summary)
+        from gangsaw.run.documents import TrainSummary
+
+        screen.write_json(TrainSummary.model_validate(summary))
         return
     from gangsaw.report.run_text import train_text
 
