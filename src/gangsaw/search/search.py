@@ -15,6 +15,7 @@ from gangsaw.search.probability import Chances, chances_of
 from gangsaw.search.ranking import (
     Mask,
     Merit,
+    distinct,
     finish,
     fitting,
     pareto_places,
@@ -35,8 +36,10 @@ from gangsaw.search.space import (
     narrower,
     search_all,
     stack_breadth,
+    sure_bytes,
     with_devices,
 )
+from gangsaw.search.tighten import tightened
 from gangsaw.spec.job import Job
 from gangsaw.spec.plan import Plan
 from gangsaw.spec.result import PlanListResult, PlanResult, SearchedDoc
@@ -125,13 +128,42 @@ def rank(parts: list[Searched], limits: Limits) -> list[Ranked]:
     return out
 
 
-def finished(ranked: list[Ranked]) -> list[tuple[Evaluated, tuple[str, ...], PlanResult]]:
+Row = tuple[Evaluated, tuple[str, ...], PlanResult]
+TIGHTENED = 6
+"""Faster plans that only may fit, for which stages under the memory limit are tried."""
+
+
+def tightened_rows(part: Ranked, limits: Limits, fastest_s: float) -> list[Row]:
+    """Plans faster than all that surely fit, their stages laid out so that they surely fit too."""
+    searched = part.searched
+    capacity = capacity_bytes(searched.job, limits.headroom_frac)
+    sure, maybe = fitting(searched, capacity)
+    mask = maybe & ~sure & (searched.found.step_s < fastest_s)
+    room = sure_bytes(capacity, searched.job.stack.memory_doubt_frac)
+    rows: list[Row] = []
+    for place in distinct(searched, mask, TIGHTENED) if "stages" not in limits.fixed else []:
+        ev = tightened(searched, finish(searched, place), room)
+        if ev is not None and ev.cost.step < fastest_s:
+            result = plan_result(ev)
+            if result.memory.fits == "yes":
+                rows.append((ev, (), result))
+    return sorted(rows, key=lambda r: r[2].step_time_s)[:1]
+
+
+def finished(ranked: list[Ranked], limits: Limits) -> list[Row]:
     """Results of all listed plans of all device counts, fastest first."""
-    rows = []
+    rows: list[Row] = []
     for part in ranked:
+        mine: list[Row] = []
         for merit in part.merits:
             ev = finish(part.searched, merit.index)
-            rows.append((ev, merit.labels, plan_result(ev)))
+            mine.append((ev, merit.labels, plan_result(ev)))
+        fastest_s = min(r[2].step_time_s for r in mine)
+        better = tightened_rows(part, limits, fastest_s)
+        if better:
+            mine = [(e, tuple(x for x in la if x != "fastest"), r) for e, la, r in mine]
+            mine += [(e, ("fastest",), r) for e, _, r in better]
+        rows += mine
     rows.sort(key=lambda r: (r[2].step_time_s, r[2].memory.peak_bytes))
     if not rows:
         return []
@@ -141,9 +173,7 @@ def finished(ranked: list[Ranked]) -> list[tuple[Evaluated, tuple[str, ...], Pla
     return [(e, (*la, "cheapest") if r is cheap[2] else la, r) for e, la, r in rows]
 
 
-def trimmed(
-    rows: list[tuple[Evaluated, tuple[str, ...], PlanResult]], ranked: list[Ranked], top: int
-) -> list[tuple[Evaluated, tuple[str, ...], PlanResult]]:
+def trimmed(rows: list[Row], ranked: list[Ranked], top: int) -> list[Row]:
     """The list with each merit named once over all device counts, at most `top` and the merits."""
     if len(ranked) > 1:
         seen: set[str] = set()
@@ -168,7 +198,7 @@ def search(job: Job, limits: Limits) -> PlanListResult:
     legal = sum(legal_plans(s.job, limits.fixed, breadth) for s in parts)
     if legal == 0:
         raise InputError(no_legal(job, limits))
-    rows = trimmed(finished(ranked), ranked, limits.top) if ranked else []
+    rows = trimmed(finished(ranked, limits), ranked, limits.top) if ranked else []
     plans = with_chances(whys(rows), chances_of([r[0] for r in rows]))
     from gangsaw.search.nearest import nearest_misses
 
