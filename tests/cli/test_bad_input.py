@@ -221,6 +221,7 @@ def test_model_with_a_unicode_name_is_found_and_judged(tmp_path):
 
 PLAN_FILES = {
     "empty": ("", ["plan.toml", "states nothing", "tp = 8"]),
+    "empty table": ("[plan]\n", ["plan", "states nothing"]),
     "comment only": ("# tp = 8\n", ["states nothing"]),
     "unknown keys": ("tensor = 8\nz = 1", ["tensor", "z"]),
     "not toml": ("tp == 8", ["TOML"]),
@@ -282,7 +283,7 @@ def test_price_files(name, tmp_path):
 @pytest.mark.parametrize(
     "words",
     [("bill", "--own"), ("bill", "--run"), ("bill", "--facility-file"), ("bill", "--against"),
-     ("scorecard", "--hybrid"), ("estimate", "--plan")],
+     ("estimate", "--site"), ("tail", "--failures"), ("scorecard", "--hybrid"), ("estimate", "--plan")],
 )  # fmt: skip
 def test_files_that_state_nothing(words, tmp_path):
     verb, flag = words

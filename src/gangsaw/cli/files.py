@@ -21,9 +21,13 @@ def read_stated(name: str, what: str) -> dict[str, Any]:
     """The same, where a file that states nothing cannot be meant. `what`: what it should state."""
     from gangsaw.read.toml import shown
 
-    table = read_table(name)
+    return stated(read_table(name), shown(name), what)
+
+
+def stated(table: dict[str, Any], where: str, what: str) -> dict[str, Any]:
+    """The table that came from `where`; InputError when it is empty."""
     if not table:
-        raise InputError(f"{shown(name)} states nothing. Legal: {what}")
+        raise InputError(f"{where} states nothing. Legal: {what}")
     return table
 
 

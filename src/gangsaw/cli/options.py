@@ -112,6 +112,7 @@ def _on_site(job: Job, path: str) -> Job:
     """The job with what the measured steps of the user's site taught."""
     from gangsaw.fit.calibrate import read_site, with_site
 
+    files.read_stated(path, "the site file that gangsaw calibrate --out writes")
     return with_site(job, read_site(Path(path)))
 
 
@@ -233,7 +234,7 @@ def _file_fields(name: str) -> dict[str, object]:
     """The same fields from a TOML or JSON file; a plan result's own `plan` object is read too."""
     table: dict[str, Any] = files.read_stated(name, "a plan, as tp = 8")
     if isinstance(table.get("plan"), dict):
-        table = table["plan"]
+        table = files.stated(table["plan"], f"{name}: plan", "a plan, as tp = 8")
     unknown = sorted(set(table) - set(_FILE_KEYS))
     if unknown:
         raise UnknownKeysError(f"--plan {name}", unknown)

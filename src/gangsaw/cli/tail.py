@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from gangsaw.cli import output as screen
-from gangsaw.cli import values
+from gangsaw.cli import files, values
 from gangsaw.cli.flags import JobArgs, OutputFlags, PlanFlags, RecipeFlags, takes
 from gangsaw.cli.threshold import PlansArg, money_of
 
@@ -119,6 +119,8 @@ def _question(flags: TailFlags, seed: int, steps: int) -> TailQuestion:
     from gangsaw.search.tail_docs import OBJECTIVES
     from gangsaw.simulate.noise import Fleet, Routing
 
+    if flags.failures is not None:
+        files.read_stated(flags.failures, "rates, recovery, noise or storage, as in docs/tail.md")
     figures = load_reliability(flags.failures)
     changed: dict[str, float] = {}
     if flags.background is not None:
