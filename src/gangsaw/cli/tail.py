@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from gangsaw.cli import output as screen
 from gangsaw.cli import files, values
+from gangsaw.cli import output as screen
 from gangsaw.cli.flags import JobArgs, OutputFlags, PlanFlags, RecipeFlags, takes
 from gangsaw.cli.threshold import PlansArg, money_of
 
