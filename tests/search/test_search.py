@@ -93,7 +93,8 @@ def test_nothing_is_lost_by_passing_plans_over(name):
         for s, merits in zip((quick, every), lists, strict=True)
     ]
     both = min(len(t[t <= 1.2 * t[0]]) if len(t) else 0 for t in times)
-    assert times[0][:both] == pytest.approx(times[1][:both], rel=2e-3)
+    # Of plans of one choice within half a per cent of its fastest the simplest is listed.
+    assert times[0][:both] == pytest.approx(times[1][:both], rel=1e-2)
 
 
 def test_exhaustive_evaluates_every_legal_plan():

@@ -287,10 +287,8 @@ def search_notes(job: Job, breadth: Breadth, limits: Limits) -> tuple[str, ...]:
     notes = [f"schedules searched: {', '.join(names)}"]
     passed = [n for n in breadth.schedules if DOMINATED.get(n) in breadth.schedules]
     if passed and not limits.exhaustive and "schedule" not in limits.fixed:
-        notes.append(
-            f"{' and '.join(passed)} take as long as"
-            f" {' and '.join(DOMINATED[n] for n in passed)} and hold no less: not evaluated"
-        )
+        instead = DOMINATED[passed[0]]
+        notes.append(f"{passed[0]} takes as long as {instead} and holds no less: not evaluated")
     if not limits.exhaustive:
         notes.append(
             f"plans that cannot fit or come within {breadth.slack:g} x the fastest are passed over"
