@@ -7,6 +7,7 @@ are imported only when that verb is called.
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import os
 import sys
@@ -39,6 +40,8 @@ class Parsed(Protocol):
 
 def main() -> None:
     """Entry point of the `gangsaw` program."""
+    # One short run that keeps nearly all it makes: rare collections save a tenth of its time.
+    gc.set_threshold(200_000, 50, 50)
     # A program that starts with a closed standard error has none; what it says then is lost.
     if sys.stderr is None:
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")

@@ -141,15 +141,28 @@ def bounds_of(ev: Evaluated) -> dict[str, float]:
     return {"slowest stage at peak": slowest, "all devices at peak": mean}
 
 
+_views: dict[tuple[int, Plan, tuple[int, ...]], tuple[Lowered, View]] = {}
+"""Views of plans asked for lately: an interval and a comparison want the same ones. The numbers of
+the job are kept beside, so that their identity stays theirs."""
+MOST_VIEWS = 256
+
+
 def view_of_plan(job: Job, plan: Plan, counts: tuple[int, ...], low: Lowered) -> View:
     """What the plan's step time answers to, and where the plan stands among others."""
+    key = (id(low), plan, counts)
+    if key in _views:
+        return _views[key][1]
     args = (
         low.kinds, low.ends, loads_of(job.model, plan, counts), cut_of(plan, job.recipe),
         memory_state(plan, job.recipe), low.device, low.net, strides_of(plan), low.stack,
         low.memory,
     )  # fmt: skip
     own = UNNAMED_SD if job.stack.name == "unknown" else 0.0
-    return view_of(args)._replace(extra_sd=own)
+    view = view_of(args)._replace(extra_sd=own)
+    if len(_views) >= MOST_VIEWS:
+        _views.clear()
+    _views[key] = (low, view)
+    return view
 
 
 def site_of(job: Job) -> Site:

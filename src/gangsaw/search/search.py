@@ -235,7 +235,7 @@ def with_chances(plans: list[PlanResult], chances: Chances) -> list[PlanResult]:
     return out
 
 
-def pareto_front(ranked: list[Ranked], limits: Limits, most: int = 12) -> list[Place]:
+def pareto_front(ranked: list[Ranked], limits: Limits, most: int = 8) -> list[Place]:
     """Plans that no other beats in time, memory and devices at once, fastest first."""
     rows = []
     for part in ranked:
