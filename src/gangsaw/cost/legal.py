@@ -105,6 +105,8 @@ def check_schedule(model: ModelSpec, plan: Plan, stack: str) -> None:
     name = plan.schedule
     if not name.startswith("file:") and name not in SCHEDULES:
         raise InputError(f"schedule={name!r}: unknown. Legal: {', '.join(SCHEDULES)}, file:PATH")
+    if plan.pp == 1 and plan.vpp > 1 and name in V_CHUNKS:
+        raise InputError(f"schedule={name} needs a pipeline: pp > 1, not 1. Legal with pp=1: 1f1b")
     if plan.pp == 1 and plan.vpp > 1:
         raise InputError(f"vpp={plan.vpp} needs pp > 1; with pp=1 the legal value is 1")
     if plan.pp > 1 and name in ONE_CHUNK and plan.vpp > 1:
@@ -154,7 +156,7 @@ def check_plan(job: Job, plan: Plan) -> None:
     """Raise InputError for the first rule that the plan breaks."""
     plan.check_product(job.cluster.devices, job.recipe.global_batch)
     check_shapes(job.model, plan, job.recipe.seq_len)
-    check_schedule(job.model, plan, job.stack.name)
+    check_schedule(job.model, plan, job.stack.rules)
     group = plan.dp * plan.cp
     if plan.shard_group and group % plan.shard_group:
         raise InputError(

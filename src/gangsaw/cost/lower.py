@@ -298,7 +298,7 @@ def lower_plain(job: Job) -> Lowered:
 def lower(job: Job) -> Lowered:
     """All numbers of a job, with the factors fitted to measured runs applied."""
     low = lower_plain(job)
-    x = combined(load_fitted(), device_family(job.cluster.device.name), job.stack.name)
+    x = combined(load_fitted(), device_family(job.cluster.device.name), job.stack.rules)
     return dataclasses.replace(
         low,
         device=fitted_device(x, low.device),

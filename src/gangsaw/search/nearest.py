@@ -52,7 +52,7 @@ def smallest(searched: Searched, limits: Limits) -> Miss | None:
 def with_offload(job: Job, limits: Limits) -> Miss | None:
     """The fastest plan that fits with the optimizer (and activations) on the host."""
     breadth = replace(
-        narrower(stack_breadth(job.stack.name)), offload=((0.0, 1.0), (0.0, 1.0)), slack=np.inf
+        narrower(stack_breadth(job.stack.rules)), offload=((0.0, 1.0), (0.0, 1.0)), slack=np.inf
     )
     fixed = {k: v for k, v in limits.fixed.items() if not k.startswith("offload")}
     found = search_all(job, fixed, breadth, limits.headroom_frac)
@@ -64,7 +64,7 @@ def with_more_devices(job: Job, limits: Limits) -> Miss | None:
     fixed = {k: v for k, v in limits.fixed.items() if k not in ("dp", "num_microbatches")}
     for times in (2, 4, 8, 16, 32):
         more = with_devices(job, times * job.cluster.devices)
-        breadth = narrower(stack_breadth(job.stack.name))
+        breadth = narrower(stack_breadth(job.stack.rules))
         found = search_all(more, fixed, breadth, limits.headroom_frac)
         need = (times - 1) * job.cluster.devices
         miss = _fastest_fit(found, limits, f"{need} devices", f"{more.cluster.devices} devices")

@@ -57,7 +57,7 @@ class Ranked:
 
 def breadth_of(job: Job, limits: Limits) -> Breadth:
     """How far the inner loops go, from the stack and from what the user fixed."""
-    breadth = stack_breadth(job.stack.name)
+    breadth = stack_breadth(job.stack.rules)
     offload = tuple(
         (float(str(limits.fixed.get(f"offload_{what}", 0.0))),)
         for what in ("optimizer", "activations")
@@ -105,7 +105,7 @@ def check_fixed_legal(job: Job, limits: Limits) -> None:
         return
     check_shapes(job.model, plan, job.recipe.seq_len)
     if "pp" in known and "num_microbatches" in known:
-        check_schedule(job.model, plan, job.stack.name)
+        check_schedule(job.model, plan, job.stack.rules)
 
 
 def search_counts(job: Job, limits: Limits, breadth: Breadth) -> Iterator[Searched]:

@@ -268,7 +268,7 @@ def space_of(job: Job, breadth: Breadth, fixed: Mapping[str, object]) -> Space:
         offload_activations=np.array(breadth.offload[1], dtype=np.float64),
         min_chunks=_fixed("vpp", fixed, 1),
         max_chunks=_fixed("vpp", fixed, max(MAX_CHUNKS, len(stages_of(fixed)))),
-        multiple=int(job.stack.name.startswith(("megatron", "zero-bubble"))),
+        multiple=int(job.stack.rules.startswith(("megatron", "zero-bubble"))),
         order=layer_order(job.model),
         kinds=kind_count(job.model),
         mtp=end_layers(job.model)[0],

@@ -129,8 +129,14 @@ class StackProfile(Document):
 
     name: str
     title: str
+    base: str = Field("", description="catalog profile whose rules hold; empty: the own name")
     memory: StackMemory = StackMemory()
     time: StackTime = StackTime()
     time_doubt_frac: Positive = Field(0.12, description="one standard deviation, log space")
     memory_doubt_frac: Positive = 0.05
     sources: tuple[str, ...] = ()
+
+    @property
+    def rules(self) -> str:
+        """Name of the catalog profile whose legal plans and fitted factors hold."""
+        return self.base or self.name
