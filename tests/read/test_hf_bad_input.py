@@ -28,6 +28,27 @@ def refused(config, said):
     assert caught.value.exit_code == 2
 
 
+QWEN_MOE = {
+    "model_type": "qwen3_moe", "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 128,
+    "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "num_experts": 4,
+    "moe_intermediate_size": 32, "num_experts_per_tok": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"mlp_only_layers": [99]}, "mlp_only_layers lists 99, .* legal here: 0 to 3"),
+        ({"mlp_only_layers": [0, -1]}, "mlp_only_layers lists -1"),
+        ({"mlp_only_layers": ["1"]}, 'mlp_only_layers lists "1"'),
+        ({"num_experts": 10**7}, "num_experts=10000000 is not a whole number from 0 to 100,000"),
+    ],
+)
+def test_wrong_experts(change, said):
+    assert model_of({**QWEN_MOE, "mlp_only_layers": [3]}, "config.json", "x").layers == 4
+    refused({**QWEN_MOE, **change}, said)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

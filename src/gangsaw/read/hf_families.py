@@ -46,7 +46,7 @@ def _gpt_oss_feed(keys: Keys, traits: Traits, index: int) -> MoeSpec:
 
 def _is_sparse(keys: Keys, index: int) -> bool:
     """Whether a Qwen layer is routed: not listed as dense, and on the sparse step."""
-    dense_layers = keys.sequence("mlp_only_layers") or []
+    dense_layers = keys.layer_indices("mlp_only_layers") or []
     step = keys.count("decoder_sparse_step")
     experts = keys.count("num_experts", 0)
     return index not in dense_layers and experts > 0 and (index + 1) % step == 0
@@ -89,7 +89,7 @@ def _deepseek_feed(keys: Keys, traits: Traits, index: int) -> MlpSpec | MoeSpec:
 
 def _llama4_feed(keys: Keys, traits: Traits, index: int) -> MlpSpec | MoeSpec:
     """Routed layers by list or step; one shared expert of the experts' width."""
-    listed = keys.sequence("moe_layers")
+    listed = keys.layer_indices("moe_layers")
     step = keys.count("interleave_moe_layer_step", 0)
     sparse = index in listed if listed is not None else step > 0 and (index + 1) % step == 0
     if not sparse:

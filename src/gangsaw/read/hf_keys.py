@@ -26,6 +26,10 @@ LIMITS = {
     "num_hidden_layers": 10**4,
     "num_attention_heads": 10**5,
     "vocab_size": 10**8,
+    "num_experts": 10**5,
+    "num_local_experts": 10**5,
+    "n_routed_experts": 10**5,
+    "moe_num_experts": 10**5,
 }
 ANY_LIMIT = 10**8
 """Larger values are typing errors: no published model comes within a factor of ten."""
@@ -178,6 +182,18 @@ class Keys:
         if value is not None and not isinstance(value, list):
             raise InputError(f"{self.where}: {key}={json.dumps(value)[:80]} is not a list")
         return value
+
+    def layer_indices(self, key: str) -> list[int] | None:
+        """A list of layers by index, each below `num_hidden_layers`; None where it is absent."""
+        listed = self.sequence(key)
+        layers = self.count("num_hidden_layers") if listed else 0
+        for item in listed or ():
+            if isinstance(item, bool) or not isinstance(item, int) or not 0 <= item < layers:
+                raise InputError(
+                    f"{self.where}: {key} lists {json.dumps(item)[:40]}, which is no layer of this"
+                    f" model; legal here: 0 to {layers - 1}"
+                )
+        return listed
 
     def nest(self, key: str, model_type: str) -> Keys:
         """The nested config under `key` (an empty one where absent)."""
