@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from gangsaw.errors import InputError
 from gangsaw.read.launch import read_launch, read_launch_text
 
 SOUND = Path(__file__).parent.parent / "doctor" / "sound"
@@ -172,3 +173,23 @@ tokens: {sequence_length: 2048, micro_batch_size: 1, batch_accumulation_per_repl
     assert launch.facts["precision"] == "bf16"
     # All forwards, then all backwards, where no engine is named; a stage above 0 is stage 1.
     assert (plan.schedule, plan.zero) == ("gpipe", 1)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"model_type": "llama", "hidden_size": 64}', '{"architectures": ["X"]}']
+)
+def test_a_models_configuration_is_no_launch_file(text):
+    with pytest.raises(InputError, match="the configuration of a model.*gangsaw model config.json"):
+        read_launch_text(text, "config.json")
+
+
+def test_a_json_is_read_as_what_it_is():
+    assert (
+        read_launch_text('{"zero_optimization": {"stage": 2}}', "a.json").framework == "deepspeed"
+    )
+    tuner = '{"model_name_or_path": "x", "finetuning_type": "lora", "cutoff_len": 128}'
+    assert read_launch_text(tuner, "a.json").framework == "llama-factory"
+    trainer = '{"model_name_or_path": "x", "per_device_train_batch_size": 1, "deepspeed": "z.json"}'
+    assert read_launch_text(trainer, "a.json").framework == "deepspeed"
+    with pytest.raises(InputError, match="no framework recognised"):
+        read_launch_text('{"a": 1}', "a.json")

@@ -48,6 +48,28 @@ def of_yaml(keys: set[str]) -> Framework | None:
     return None
 
 
+_DEEPSPEED_JSON = frozenset((
+    "zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu", "fp16", "bf16",
+    "bfloat16", "optimizer", "scheduler", "gradient_clipping", "activation_checkpointing",
+    "zero_allow_untested_optimizer", "wall_clock_breakdown", "steps_per_print", "tensor_parallel",
+    "gradient_accumulation_steps", "communication_data_type", "flops_profiler", "elasticity",
+    "amp", "aio", "data_types", "comms_logger", "sequence_parallel_size",
+))  # fmt: skip
+
+
+def of_json(keys: set[str]) -> Framework | None:
+    """The framework of a JSON file by its dotted keys; None where it launches nothing."""
+    found = of_yaml(keys)
+    tuner = {"finetuning_type", "cutoff_len", "template", "stage"} & keys
+    if found == "llama-factory" and not tuner:
+        return "deepspeed"
+    if found is not None:
+        return found
+    heads = {key.split(".")[0] for key in keys}
+    model = "model_type" in keys or "architectures" in keys
+    return "deepspeed" if heads & _DEEPSPEED_JSON and not model else None
+
+
 def of_command(argv: tuple[str, ...]) -> Framework | None:
     """The framework of a launched command, by its program and its flags."""
     joined = " ".join(argv[:400])

@@ -56,7 +56,11 @@ def read_launch_text(
         settings = Settings(where)
         settings.names.append(where)
         flatten(parse_json(text, where), settings, key_lines(text))
-        return frameworks.launch_file(settings, framework or "deepspeed", where)
+        read_as = framework or detect.of_json(set(settings.items))
+        if read_as is None:
+            raise _no_launch(settings, where)
+        _beside(settings, folder)
+        return frameworks.launch_file(settings, read_as, where)
     if kind == "toml":
         settings = Settings(where)
         flatten(parse_toml(text, where), settings, key_lines(text))
@@ -108,6 +112,18 @@ def _beside(settings: Settings, folder: Path | None) -> None:
     hint = re.search(r"zero_?([0-3])", named.lower())
     if hint and "zero_optimization.stage" not in settings.items:
         settings.put("zero_optimization.stage", int(hint.group(1)), item.line)
+
+
+def _no_launch(settings: Settings, where: str) -> InputError:
+    """Why a JSON file is no launch file: a model's configuration is what people take for one."""
+    family = settings.get("model_type")
+    if family is None and "architectures" not in settings.items:
+        return _unknown(where)
+    return InputError(
+        f"{where}: the configuration of a model{f' ({family})' if family else ''}, no launch file."
+        f" Legal: a script or configuration that starts a training; `gangsaw model {where}` says"
+        " what is in this one"
+    )
 
 
 def _unknown(where: str) -> InputError:
