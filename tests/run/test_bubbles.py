@@ -1,6 +1,7 @@
 """Idle time of real pipelines against the simulated ones: torch's runtime over sleeping stages.
 
-Sleeping needs no processor, so the shares are right on a loaded machine with two cores too.
+Sleeping needs no processor. What the runtime itself spends, and waits for a processor, stay the
+same when stages sleep longer: a share that load spoiled is measured again with longer sleeps.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ pytestmark = pytest.mark.soak
 
 FORWARD_S = INPUT_S = WEIGHT_S = 0.1
 AWAKE = [1.0]
-"""Share of the seconds that is slept: 0 in the warm-up step."""
+"""How much of the seconds is slept: 0 in the warm-up step."""
+LONGER = (1.0, 1.0, 2.0, 4.0, 8.0)
+"""Sleeps of the tries, over the seconds above."""
 LOG: list[tuple[float, float]] = []
 
 
@@ -77,7 +80,9 @@ class Sleeper(nn.Module):
         return _Through.apply(x, self.scale) + _Weight.apply(self.weight, self.scale)
 
 
-def sleeping_run(plan: Plan, scales: tuple[float, ...]) -> tuple[float, float, float]:
+def sleeping_run(
+    plan: Plan, scales: tuple[float, ...], longer: float
+) -> tuple[float, float, float]:
     """First and last moment of work on this rank in the measured step, and its seconds of work."""
     place = make_place(plan, torch.device("cpu"))
     rows = schedule_rows(plan, len(scales))
@@ -95,7 +100,7 @@ def sleeping_run(plan: Plan, scales: tuple[float, ...]) -> tuple[float, float, f
         lambda out, target: (out - target).sum(),
     )
     x = torch.ones(plan.num_microbatches, 4)
-    for AWAKE[0] in (0.0, 1.0):
+    for AWAKE[0] in (0.0, longer):
         dist.barrier()
         LOG.clear()
         kwargs = {"target": x, "losses": []} if any(s.last for s in stages) else {}
@@ -105,10 +110,17 @@ def sleeping_run(plan: Plan, scales: tuple[float, ...]) -> tuple[float, float, f
     return min(a for a, _ in LOG), max(b for _, b in LOG), sum(b - a for a, b in LOG)
 
 
-def measured_bubble(pool, plan: Plan, scales: tuple[float, ...]) -> float:
-    found = pool.run(plan.pp, sleeping_run, plan, scales)
-    begin, end = min(f[0] for f in found), max(f[1] for f in found)
-    return 1.0 - sum(f[2] for f in found) / (plan.pp * (end - begin))
+def measured_bubble(pool, plan: Plan, scales: tuple[float, ...], want: float) -> float:
+    """The nearest share of a few tries; the first one that is within 2 points ends them."""
+    nearest = 1.0
+    for longer in LONGER:
+        found = pool.run(plan.pp, sleeping_run, plan, scales, longer)
+        begin, end = min(f[0] for f in found), max(f[1] for f in found)
+        share = 1.0 - sum(f[2] for f in found) / (plan.pp * (end - begin))
+        nearest = min(nearest, share)  # load can only add idle time
+        if abs(nearest - want) < 0.02:
+            break
+    return nearest
 
 
 def predicted_bubble(plan: Plan, scales: tuple[float, ...]) -> float:
@@ -135,14 +147,8 @@ def test_bubble_shares_and_their_order(pool):
     shares = {}
     for name, plan in EVEN.items():
         scales = (1.0 / plan.vpp,) * (plan.pp * plan.vpp)
-        # Load can only add idle time; the best of a few runs is what is compared.
         want = predicted_bubble(plan, scales)
-        best = 1.0
-        for _ in range(4):
-            best = min(best, measured_bubble(pool, plan, scales))
-            if abs(best - want) < 0.02:
-                break
-        shares[name] = (best, want)
+        shares[name] = (measured_bubble(pool, plan, scales, want), want)
     for name, (got, want) in shares.items():
         assert abs(got - want) < 0.03, (name, got, want)
     order = sorted(shares, key=lambda n: shares[n][1])
@@ -155,9 +161,4 @@ def test_bubble_shares_and_their_order(pool):
 def test_uneven_stages(pool, scales):
     plan = Plan(pp=4, num_microbatches=8)
     want = predicted_bubble(plan, scales)
-    best = 1.0
-    for _ in range(3):
-        best = min(best, measured_bubble(pool, plan, scales))
-        if abs(best - want) < 0.02:
-            break
-    assert abs(best - want) < 0.03
+    assert abs(measured_bubble(pool, plan, scales, want) - want) < 0.03

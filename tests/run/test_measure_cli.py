@@ -36,7 +36,7 @@ def test_measure_writes_a_cluster_that_plans_can_use(tmp_path):
         [sys.executable, "-m", "gangsaw.cli.main", *words],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=900,
         env=env,
     )
     assert done.returncode == 0, done.stderr

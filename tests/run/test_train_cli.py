@@ -48,7 +48,7 @@ def _train(job: Path, *more: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "gangsaw.cli.main", *words],
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=900,
         env=env,
     )
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 MOST_RANKS = 16
 """Ranks that are listed one by one."""
+LAYER_GAP = 0.01
+"""Gap between a settled and a measured layer from which it is told."""
 
 
 def train_text(summary: Mapping[str, Any], console: Console) -> None:
@@ -103,6 +105,11 @@ def measure_text(facts: Mapping[str, Any], console: Console) -> None:
         kept = format_gib(row["kept_bytes"]) if row["kept_bytes"] is not None else ""
         layers.add_row(f"{dtype} TP {tp}", format_s(first["low_s"]), format_s(row["low_s"]), kept)
     console.print(layers)
+    if facts["layer_factor"] is not None:
+        said = f"a layer from kernels alone: {facts['layer_factor']:.2f} of what it took"
+        if abs(facts["layer_left"] - 1) > LAYER_GAP:
+            said += f"; {facts['layer_left']:.2f} once scaled to it (shares stop at 1)"
+        console.print(said)
     ratio = facts["sustained_flops_per_s"] / facts["burst_flops_per_s"]
     console.print(f"sustained over burst rate: {ratio:.2f}")
     if facts["noise"]["too_noisy"]:

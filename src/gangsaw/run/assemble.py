@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
+
+from scipy.optimize import brentq
 
 from gangsaw.errors import RunFailedError
 from gangsaw.run.fitting import Fit, Row, fit_attention, fit_gemm, fit_memory, fit_network
@@ -61,48 +64,89 @@ def cluster_from(rows: Sequence[Row], machine: Row) -> tuple[ClusterSpec, dict[s
     return cluster, facts
 
 
+class Settled(NamedTuple):
+    """A cluster whose kernels fit a whole layer, and how far they were and are from it."""
+
+    cluster: ClusterSpec
+    factor: float | None
+    """Predicted over measured seconds of the layer before; None when no layer was measured."""
+    left: float | None
+    """The same after: 1, but where shares had to stop, or what no share scales is too long."""
+
+
+MOST_SCALE = 64.0
+"""Furthest that kernels in a layer are from kernels alone; beyond it a probe was wrong."""
+
+
 def settle_on_layer(
     cluster: ClusterSpec, model: ModelSpec, stack: StackProfile, rows: Sequence[Row]
-) -> tuple[ClusterSpec, float | None]:
+) -> Settled:
     """The cluster with kernel shares scaled so that one whole layer takes what it was seen to take.
 
     Kernels timed alone are faster than in a layer, where their inputs come from elsewhere and each
-    operation is started by Python. Returns the factor too (predicted over measured seconds of
-    forward and backward at TP 1), None when no layer was measured. Shares stay at most 1.
+    operation is started by Python. One number scales the shares of products, memory and attention;
+    it is solved for, since launches do not scale with it and shares stop at 1 (`left` says then
+    what remains). The layer is the one measured forward and backward at TP 1.
     """
     seen = _of(rows, "layer", tp=1, backward=True)
     if not seen:
-        return cluster, None
-    row, seconds = seen[0], []
-    alone = cluster.model_copy(update={"devices": 1})
+        return Settled(cluster, None, None)
+    row = seen[0]
+
+    def gap(log_scale: float) -> float:
+        """Logarithm of predicted over measured seconds; falls as the scale grows."""
+        scaled = _scaled(cluster, math.exp(log_scale))
+        return math.log(_layer_compute_s(scaled, model, stack, row) / row["low_s"])
+
+    now, most = gap(0.0), math.log(MOST_SCALE)
+    end = most if now > 0 else -most
+    if now == 0 or gap(end) * now > 0:
+        log_scale = 0.0 if now == 0 else end
+    else:
+        log_scale = float(brentq(gap, min(0.0, end), max(0.0, end), xtol=1e-9))
+    settled = _scaled(cluster, math.exp(log_scale))
+    return Settled(settled, math.exp(now), math.exp(gap(log_scale)))
+
+
+def _layer_compute_s(
+    cluster: ClusterSpec, model: ModelSpec, stack: StackProfile, row: Row
+) -> float:
+    """Predicted seconds of compute of one layer on one device: four layers less two, halved."""
+    seconds = []
     for layers in (2, 4):
         job = Job(
             model=model.model_copy(update={"order": (row["layer"],) * layers}),
             recipe=Recipe(seq_len=row["seq"], global_batch=row["mbs"], precision=row["dtype"]),
-            cluster=alone,
+            cluster=cluster.model_copy(update={"devices": 1}),
             stack=stack,
         )
         lines = estimate(job, Plan(mbs=row["mbs"])).bill.lines
         seconds.append(sum(line.device_s for line in lines if line.cause == "compute"))
-    factor = (seconds[1] - seconds[0]) / 2 / row["low_s"]
+    return (seconds[1] - seconds[0]) / 2
+
+
+def _scaled(cluster: ClusterSpec, scale: float) -> ClusterSpec:
+    """Shares of products, memory and attention times `scale`, none above 1 that was not."""
     device = cluster.device
+
+    def share(value: float) -> float:
+        return min(max(1.0, value), value * scale)
+
     curves = tuple(
         c.model_copy(
             update={
-                "a_fwd": {d: a * factor for d, a in c.a_fwd.items()},
-                "a_bwd": {d: a * factor for d, a in c.a_bwd.items()},
+                "a_fwd": {d: share(a) for d, a in c.a_fwd.items()},
+                "a_bwd": {d: share(a) for d, a in c.a_bwd.items()},
             }
         )
         for c in device.attention
     )
-    device = device.model_copy(
-        update={
-            "gemm_frac": min(1.0, device.gemm_frac * factor),
-            "memory_frac": min(1.0, device.memory_frac * factor),
-            "attention": curves,
-        }
-    )
-    return cluster.model_copy(update={"device": device}), factor
+    update = {
+        "gemm_frac": share(device.gemm_frac),
+        "memory_frac": share(device.memory_frac),
+        "attention": curves,
+    }
+    return cluster.model_copy(update={"device": device.model_copy(update=update)})
 
 
 def _layer(row: Row) -> dict[str, Any]:

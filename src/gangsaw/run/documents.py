@@ -67,6 +67,11 @@ class MeasureResult(Document):
     burst_flops_per_s: Positive
     sustained_flops_per_s: Positive
     machine: MeasuredMachine
-    layer_factor: float | None = Field(description="predicted over measured seconds of a layer")
+    layer_factor: float | None = Field(
+        description="predicted over measured seconds of a layer, from kernels timed alone"
+    )
+    layer_left: float | None = Field(
+        description="the same once kernel shares were scaled to the layer; 1 unless they stopped"
+    )
     noise: Noise
     cluster: str = Field(description="the cluster file")

@@ -48,7 +48,11 @@ def _solve(
         gap: np.ndarray = np.log(predict(np.exp(logs))) - target
         return gap
 
-    found = least_squares(residual, np.log(np.asarray(start)), loss="soft_l1", f_scale=0.1)
+    # Bounds: on rows of a very noisy machine a parameter must not run off to 0 or infinity.
+    first = np.log(np.asarray(start))
+    found = least_squares(
+        residual, first, bounds=(first - 20.0, first + 20.0), loss="soft_l1", f_scale=0.1
+    )
     last = residual(found.x)
     return np.exp(found.x), float(np.sqrt(np.mean(last**2)))
 

@@ -290,7 +290,9 @@ def measured_cluster(out: Path) -> tuple[ClusterSpec, dict[str, Any]]:
     except (OSError, ValueError) as error:
         raise RunFailedError(f"{out / CONFIG} cannot be read: {error}") from error
     stack = load_stack("unknown")
-    cluster, facts["layer_factor"] = settle_on_layer(cluster, cfg.model, stack, rows)
+    cluster, facts["layer_factor"], facts["layer_left"] = settle_on_layer(
+        cluster, cfg.model, stack, rows
+    )
     facts["noise"] = noise(rows)
     return cluster, facts
 

@@ -142,7 +142,7 @@ class Pool:
         world: int,
         fn: Callable[..., Any],
         *args: Any,  # noqa: ANN401
-        limit_s: float = 120.0,
+        limit_s: float = 600.0,
     ) -> list[Any]:
         """`fn(*args)` on ranks 0..world-1 of a process group; their answers in order.
 
