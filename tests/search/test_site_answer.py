@@ -13,7 +13,7 @@ from gangsaw.read.models import load_model
 from gangsaw.read.prices import shipped_prices
 from gangsaw.read.stacks import load_stack
 from gangsaw.search.estimate import estimate
-from gangsaw.search.parameters import Case, Money, fits_memory, parameter
+from gangsaw.search.parameters import Case, Money, parameter
 from gangsaw.search.site import Facility, batch_sweep, procurement, site_answer
 from gangsaw.spec.job import Job
 from gangsaw.spec.plan import Plan
@@ -33,8 +33,12 @@ TARGETS = {t.name: t for t in procurement(CASE, BOOK)}
 
 def test_memory_target_is_the_edge_of_fitting():
     over, least = parameter("device-memory"), TARGETS["device memory"].least
-    assert fits_memory(over.at(CASE, least * 1.001))
-    assert not fits_memory(over.at(CASE, least * 0.999))
+    above, below = (
+        estimate(c.job, c.plan).memory
+        for c in (over.at(CASE, least * 1.001), over.at(CASE, least * 0.999))
+    )
+    assert above.peak_bytes <= above.capacity_bytes
+    assert below.peak_bytes > below.capacity_bytes
 
 
 def test_link_target_is_the_edge_of_a_tenth():
@@ -147,3 +151,20 @@ def test_page_shows_own_or_rent_and_the_batches(tmp_path):
     assert html.count("<svg") == 3 and html.count("</svg>") == 3
     assert "own or rent" in html and "tokens to the same loss" in html
     assert "src=" not in html and "href=" not in html
+
+
+def test_one_node_has_targets_and_no_fabric():
+    job = CASE.job.model_copy(
+        update={"cluster": load_cluster("h100-sxm:8"), "model": load_model("llama-3.1-8b")}
+    )
+    batch = job.recipe.global_batch
+    one = Case("one", job, Plan(tp=2, dp=4, num_microbatches=batch // 4), CASE.money)
+    answer = site_answer(one, BOOK)
+    names = {t.name for t in answer.targets}
+    assert "link in the node" in names and "switch radix, two tiers" not in names
+    target = next(t for t in answer.targets if t.name == "link in the node")
+    over = parameter("intra-node-bandwidth")
+    at, free = (over.at(one, v).step().step for v in (target.least, 450e12))
+    assert at == pytest.approx(1.1 * free, rel=1e-3)
+    assert answer.fabric is None and answer.fabric_note == "one node: nothing to connect"
+    assert answer.floor.racks == 1

@@ -11,9 +11,11 @@ from gangsaw.read.clusters import load_cluster
 from gangsaw.read.models import load_model
 from gangsaw.read.stacks import load_stack
 from gangsaw.search.estimate import estimate
+from gangsaw.search.line import RATES, grid, line_of, ready, step_row
 from gangsaw.search.parameters import PARAMETERS, Case, Money, parameter
+from gangsaw.search.phase import phase
 from gangsaw.search.robust import DOUBTS, robustness, shocks, sobol_indices, tier_carries
-from gangsaw.search.threshold import RATES, grid, phase, step_row, thresholds
+from gangsaw.search.threshold import best_over, curves_of, pairs_of, rank_changes, thresholds
 from gangsaw.spec.job import Job
 from gangsaw.spec.plan import Plan
 from gangsaw.spec.recipe import Recipe
@@ -130,24 +132,90 @@ def test_a_row_of_rates_equals_the_estimate_of_each():
         assert row == pytest.approx(plain, rel=1e-12)
 
 
+def check_map(result, x, y):
+    """Each cell of a map against the public estimate of each plan there."""
+    for i, sy in enumerate(result.y_values):
+        for j, sx in enumerate(result.x_values):
+            at = [estimate(c.job, c.plan) for c in (x.at(y.at(c, sy), sx) for c in CASES)]
+            tokens = x.at(y.at(CASES[0], sy), sx).job.recipe.tokens_per_step
+            grades = [r.memory.fits for r in at]
+            wanted = next((g for g in ("yes", "risky") if g in grades), None)
+            times = [r.step_time_s / tokens if r.memory.fits == wanted else math.inf for r in at]
+            assert result.winner[i][j] == (-1 if wanted is None else int(np.argmin(times)))
+            if grades.count(wanted) > 1:
+                lead = sorted(times)[1] / min(times) - 1
+                assert result.lead[i][j] == pytest.approx(lead, abs=1e-3)
+
+
 def test_map_of_winners_equals_a_cell_by_cell_count():
     x, y = parameter("inter-node-bandwidth"), parameter("sequence-length")
     xs, ys = grid(6e9, 4e11, 5), (2048.0, 8192.0, 16_384.0)
     result = phase(CASES, x, y, "time", xs, ys)
-    for i, sy in enumerate(ys):
-        for j, sx in enumerate(xs):
-            at = [x.at(y.at(c, sy), sx) for c in CASES]
-            fits = [
-                (m := estimate(c.job, c.plan).memory).peak_bytes <= m.capacity_bytes for c in at
-            ]
-            times = [plain_time(c) if f else math.inf for c, f in zip(at, fits, strict=True)]
-            assert result.winner[i][j] == (int(np.argmin(times)) if any(fits) else -1)
-            if sum(fits) > 1:
-                lead = sorted(times)[1] / min(times) - 1
-                assert result.lead[i][j] == pytest.approx(lead, abs=1e-3)
+    check_map(result, x, y)
+    turned = phase(CASES, y, x, "time", ys, xs)
+    assert turned.winner == tuple(zip(*result.winner, strict=True))
+    batch = parameter("global-batch")
+    check_map(phase(CASES, batch, y, "time", (256.0, 512.0, 1024.0), ys), batch, y)
     assert sum(result.share) == pytest.approx(np.mean(np.array(result.winner) >= 0))
     money = phase(CASES, parameter("device-price"), x, "cost", grid(1, 4, 3), xs)
     assert len(money.winner) == len(xs) and len(money.winner[0]) == 3
+
+
+def test_compiled_and_plain_lines_are_equal():
+    for name in ("inter-node-bandwidth", "global-batch", "device-price", "device-memory"):
+        over = parameter(name)
+        values = [over.get(TP2) * f for f in (0.5, 1.0, 2.0)]
+        for one in CASES:
+            plain, fast = (line_of(one, over, values, "cost", f) for f in (False, True))
+            assert [p.fit for p in plain] == [p.fit for p in fast]
+            assert [p.objective for p in plain] == pytest.approx([p.objective for p in fast])
+            assert plain[1].objective == pytest.approx(one.value("cost"))
+        peak = estimate(JOB, TP2.plan).memory.peak_bytes
+        assert ready(TP2).peak_bytes() == pytest.approx(peak, rel=1e-12)
+
+
+def test_best_of_the_list_is_the_least_of_those_that_fit():
+    over = parameter("intra-node-bandwidth")
+    curves = curves_of(CASES, over, low=1e10, high=1e12, points=41)
+    parts = best_over(curves, pairs_of(curves))
+    assert parts[0].low == 1e10 and parts[-1].high == 1e12 and len(parts) > 1
+    assert [p.high for p in parts[:-1]] == [p.low for p in parts[1:]]
+    fits = [c for c in CASES if estimate(c.job, c.plan).memory.fits == "yes"]
+    for part in parts:
+        at = math.sqrt(part.low * part.high)
+        assert min(fits, key=lambda c: plain_time(over.at(c, at))).name == part.plan
+
+
+def test_a_plan_on_another_cluster_stands_still():
+    other = JOB.model_copy(update={"cluster": load_cluster("h200-sxm:128")})
+    there = Case("there", other, Plan(tp=4, pp=2, dp=16, num_microbatches=32),
+                 Money(3.5, device_mtbf_h=50_000, restart_s=750), elsewhere=True)  # fmt: skip
+    price = parameter("device-price")
+    assert price.at(there, 9.0) == there
+    result = thresholds(TP8, there, price, "cost")
+    (crossing,) = result.crossings
+    # Cost is linear in the price: where both are alike by plain arithmetic.
+    free, one = (price.at(TP8, p).value("cost") for p in (1e-9, 1.0))
+    assert crossing.value == pytest.approx((there.value("cost") - free) / (one - free), rel=1e-6)
+    assert crossing.better_below == "tp8"
+    assert rank_changes(price, (TP8, there)) and not rank_changes(price, CASES)
+    assert rank_changes(parameter("sequence-length"), CASES)
+    for step_s in step_row(there, parameter("device-flops"), (1e14, 1e15)):
+        assert step_s == pytest.approx(estimate(other, there.plan).step_time_s)
+    energy = parameter("energy-price")
+    assert energy.at(there, 0.2) != there
+
+
+def test_one_node_has_links_inside_only():
+    job = JOB.model_copy(update={"cluster": load_cluster("h100-sxm:8")})
+    one = case("one", job, tp=8, num_microbatches=512)
+    inside = parameter("intra-node-bandwidth")
+    assert inside.get(one) == 450e9
+    row = step_row(one, inside, (225e9, 450e9))
+    assert row[0] > row[1] == pytest.approx(estimate(job, one.plan).step_time_s)
+    with pytest.raises(InputError, match="no link beyond its nodes"):
+        parameter("inter-node-bandwidth").get(one)
+    assert all("beyond" not in s.name for s in shocks([one, one]))
 
 
 def test_wrong_questions():

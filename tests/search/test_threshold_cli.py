@@ -58,7 +58,6 @@ def test_map_has_a_letter_for_each_cell(plans):
         (["--over", "device-price", "--range", "5"], ["LOW:HIGH"]),
         (["--over", "device-price", "--range", "5:1"], ["the smaller end comes first"]),
         (["--over", "device-price", "--range", "-1:1"], ["out of range"]),
-        (["--over", "energy-price"], ["state the range"]),
         (["--over", "device-price", "--map", "device-price"], ["two different parameters"]),
         (["--over", "device-price", "--objective", "beauty"], ["time, cost"]),
         (["--over", "device-price", "--html", "x.txt"], ["no legal ending"]),
@@ -88,5 +87,42 @@ def test_without_plans_the_best_of_each_kind_are_compared():
     shapes = [json.dumps(p, sort_keys=True) for p in answer["plans"].values()]
     assert len(set(shapes)) == len(shapes)
     assert len(answer["pairs"]) == len(names) * (len(names) - 1) // 2
-    code, _, err = run(["threshold", "llama-3.1-405b", "h100-sxm:8", *words[7:]])
+    code, _, err = run(["threshold", "llama-3.1-405b", "h100-sxm:16", *words[3:]])
     assert code == 2 and "state plan files" in err
+    code, _, err = run(["threshold", "llama-3.1-8b", "h100-sxm:8", *words[3:]])
+    assert code == 2 and "Legal: intra-node-bandwidth" in err
+
+
+def test_best_at_present_is_that_of_the_plan_list():
+    words = ["llama-3.1-8b", "h100-sxm:32", "--seq-len", "8192", "--global-batch", "128", "--json"]
+    code, out, err = run(["plan", *words])
+    assert code == 0, err
+    fastest = json.loads(out)["plans"][0]
+    code, out, err = run(["threshold", *words, "--over", "inter-node-bandwidth"])
+    assert code == 0, err
+    answer = json.loads(out)
+    now = answer["pairs"][0]["now"]
+    best = next(s["plan"] for s in answer["best"] if s["low"] <= now <= s["high"])
+    shown = answer["plans"][best]
+    assert {k: shown[k] for k in ("tp", "cp", "pp", "dp")} == {
+        k: fastest["plan"][k] for k in ("tp", "cp", "pp", "dp")
+    }
+    for family in ("hybrid", "pipeline", "tensor", "sharded"):
+        assert family in answer["plans"]
+    hybrid = answer["plans"]["hybrid"]
+    assert sum(hybrid[k] > 1 for k in ("tp", "cp", "pp")) + (hybrid["zero"] >= 2) >= 2
+
+
+def test_price_at_which_another_cluster_is_cheaper(plans):
+    words = [plans[0], f"{plans[0]}@h200-sxm:128", "--over", "device-price"]
+    code, out, err = ask(words)
+    assert code == 0, err
+    assert "pipeline@h200-sxm:128" in out and "by cost" in out
+    code, out, err = ask([*words, "--json"])
+    answer = json.loads(out)
+    assert answer["clusters"] == {"pipeline@h200-sxm:128": "h200-sxm:128"}
+    assert answer["pairs"][0]["objective"] == "cost"
+    code, out, err = ask([*plans, "--over", "energy-price"])
+    assert code == 0 and "their order cannot change" in " ".join(out.split()), err
+    code, _, err = ask([f"{plans[0]}@nowhere:8", "--over", "device-price"])
+    assert code == 2 and "nowhere" in err

@@ -100,7 +100,7 @@ def job_from(args: JobArgs, flags: RecipeFlags) -> tuple[Job, tuple[str, ...]]:
     stack = load_stack(flags.stack or DEFAULT_STACK)
     cluster = load_cluster(args.cluster)
     if flags.prices is not None:
-        cluster = _priced(cluster, flags.prices)
+        cluster = priced(cluster, flags.prices)
     model = load_model(args.model)
     notes = (f"not stated, so assumed: {' '.join(assumed)}",) if assumed else ()
     job = Job(model=model, recipe=recipe, cluster=cluster, stack=stack)
@@ -116,7 +116,7 @@ def _on_site(job: Job, path: str) -> Job:
     return with_site(job, read_site(Path(path)))
 
 
-def _priced(cluster: ClusterSpec, path: str) -> ClusterSpec:
+def priced(cluster: ClusterSpec, path: str) -> ClusterSpec:
     """The cluster at the on-demand price of its devices in the user's price file."""
     from gangsaw.read.prices import device_hour_key, load_prices
 

@@ -34,7 +34,9 @@ def command(args: JobArgs, recipe: RecipeFlags, flags: ScorecardFlags, output: O
     from gangsaw.bill.power import site_power
     from gangsaw.cli.flags import PlanFlags
     from gangsaw.cli.options import job_from, plan_fields, seed_of, whole_plan
+    from gangsaw.cli.plan import COMPILING
     from gangsaw.cli.threshold import money_of
+    from gangsaw.jit import told_of_compiling
     from gangsaw.read.prices import load_prices
     from gangsaw.search.scorecard import scorecard
 
@@ -48,7 +50,8 @@ def command(args: JobArgs, recipe: RecipeFlags, flags: ScorecardFlags, output: O
     if flags.hybrid is not None:
         hybrid = whole_plan(job, plan_fields(PlanFlags(plan=flags.hybrid)))
     power = site_power(book, book_name(job.cluster, book, "power"))
-    card = scorecard(job, book, money_of(job, book), power, hybrid)
+    with told_of_compiling(lambda: screen.progress(COMPILING)):
+        card = scorecard(job, book, money_of(job, book), power, hybrid)
     if target:
         from gangsaw.report.scorecard import scorecard_html
 

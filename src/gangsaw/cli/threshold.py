@@ -13,7 +13,7 @@ from gangsaw.cli.flags import JobArgs, OutputFlags, PlanFlags, RecipeFlags, take
 from gangsaw.errors import InputError
 
 if TYPE_CHECKING:
-    from gangsaw.search.parameters import Case, Money
+    from gangsaw.search.parameters import Case, Money, Objective
     from gangsaw.spec.job import Job
     from gangsaw.spec.price import PriceBook
 
@@ -33,7 +33,8 @@ class PlansArg:
         list[str] | None,
         typer.Argument(
             metavar="[PLAN PLAN...]",
-            help="plan files (TOML or JSON) [the best hybrid, pipeline, tensor, sharded plans]",
+            help="plan files (TOML or JSON), each on CLUSTER or as FILE@CLUSTER [the plans that the"
+            " search finds]",
         ),
     ] = None
 
@@ -74,6 +75,8 @@ def command(
 ) -> None:
     """Say at which bandwidth, price, length or batch plans change rank."""
     from gangsaw.cli.options import job_from, seed_of
+    from gangsaw.cli.plan import COMPILING
+    from gangsaw.jit import told_of_compiling
     from gangsaw.read.prices import load_prices
     from gangsaw.search.answer import Question, threshold_answer
     from gangsaw.search.parameters import OBJECTIVES, parameter
@@ -82,22 +85,25 @@ def command(
         raise InputError("--over is missing. Legal: a parameter, as --over inter-node-bandwidth")
     over = parameter(flags.over.strip())
     against = parameter(flags.map.strip()) if flags.map else None
-    by = OBJECTIVES[OBJECTIVES.index(values.choice("--objective", flags.objective, OBJECTIVES))] \
-        if flags.objective else "time"  # fmt: skip
+    by: Objective = "cost" if over.unit.startswith("USD") else "time"
+    if flags.objective:
+        by = OBJECTIVES[OBJECTIVES.index(values.choice("--objective", flags.objective, OBJECTIVES))]
     low, high = _range(flags.range)
     target = files.writable("--html", flags.html, (".html", ".htm")) if flags.html else None
     job, notes = job_from(args, recipe)
     for note in notes:
         screen.note(note)
-    money = money_of(job, load_prices(recipe.prices), flags.energy_price)
-    if named.plans:
-        cases = _cases(job, named.plans, money)
-    else:
-        from gangsaw.search.scorecard import candidates
-
-        cases = candidates(job, money)
+    book = load_prices(recipe.prices)
     asked = Question(over, by, low, high, against, flags.robust, seed_of(output))
-    answer = threshold_answer(cases, asked)
+    with told_of_compiling(lambda: screen.progress(COMPILING)):
+        if named.plans:
+            cases = _cases(job, named.plans, _Prices(book, flags.energy_price, recipe.prices))
+        else:
+            from gangsaw.search.contenders import Span, contenders
+
+            spans = [Span(over, low, high), *([Span(against)] if against else [])]
+            cases = contenders(job, money_of(job, book, flags.energy_price), spans, by)
+        answer = threshold_answer(cases, asked)
     if target:
         from gangsaw.report.threshold import answer_html
 
@@ -141,11 +147,21 @@ def money_of(job: Job, book: PriceBook, energy_price: Text = None) -> Money:
         device_mtbf_h=book.value("failure.device.mtbf", "hours"),
         restart_s=book.value("failure.restart.time", "s"),
         checkpoint_block_s=book.value("failure.checkpoint.block", "s"),
+        usual_usd_per_kwh=book.value("electricity.us.industrial", "USD/kWh"),
     )
 
 
-def _cases(job: Job, names: list[str], money: Money) -> list[Case]:
-    """The plans of the files, named after them."""
+@dataclass(frozen=True)
+class _Prices:
+    """The book, energy on top, and the user's price file."""
+
+    book: PriceBook
+    energy: Text
+    path: Text
+
+
+def _cases(job: Job, names: list[str], prices: _Prices) -> list[Case]:
+    """The plans of the files, named after them; FILE@CLUSTER is a plan on another cluster."""
     from pathlib import Path
 
     from gangsaw.cli.options import plan_fields, whole_plan
@@ -153,9 +169,23 @@ def _cases(job: Job, names: list[str], money: Money) -> list[Case]:
 
     found: list[Case] = []
     for name in names:
-        plan = whole_plan(job, plan_fields(PlanFlags(plan=name)))
-        short = Path(name).stem
+        path, at, cluster = name.rpartition("@") if "@" in name else (name, "", "")
+        there = _elsewhere(job, cluster, prices.path) if at else job
+        plan = whole_plan(there, plan_fields(PlanFlags(plan=path)))
+        short = Path(path).stem + (f"@{cluster}" if at else "")
         if any(c.name == short for c in found):
             short = name
-        found.append(Case(short, job, plan, money))
+        money = money_of(there, prices.book, prices.energy)
+        found.append(Case(short, there, plan, money, elsewhere=bool(at)))
     return found
+
+
+def _elsewhere(job: Job, name: str, path: Text) -> Job:
+    """The same training on another cluster, at its own price."""
+    from gangsaw.cli.options import priced
+    from gangsaw.read.clusters import load_cluster
+
+    cluster = load_cluster(name)
+    if path is not None:
+        cluster = priced(cluster, path)
+    return job.model_copy(update={"cluster": cluster})

@@ -5,7 +5,8 @@ from __future__ import annotations
 from html import escape
 
 from gangsaw.report import words
-from gangsaw.search.scorecard import FAMILIES, Cell, Column, Scorecard
+from gangsaw.search.families import FAMILIES
+from gangsaw.search.scorecard import Cell, Column, Scorecard
 from gangsaw.units import format_bandwidth, format_frac, format_s, format_usd, significant
 
 TITLES = {
@@ -18,6 +19,8 @@ TITLES = {
 
 def cell_value(cell: Cell) -> str:
     """The number of a cell in the unit that reads best."""
+    if cell.value is None:
+        return "no price" if cell.unit.startswith("USD") else "-"
     if cell.unit.startswith("bytes/s"):
         return format_bandwidth(cell.value)
     if cell.unit.startswith("USD"):
@@ -39,9 +42,10 @@ def plan_line(column: Column) -> str:
     """The plan of a column in words, or why there is none."""
     if column.plan is None or column.step_time_s is None or column.mfu_frac is None:
         return f"{column.note} ({column.tried:,} plans timed)"
+    note = f"; {column.note}" if column.note else ""
     return (
         f"{words.in_words(column.plan)}; step {format_s(column.step_time_s)},"
-        f" MFU {format_frac(column.mfu_frac)} ({column.tried:,} plans timed)"
+        f" MFU {format_frac(column.mfu_frac)} ({column.tried:,} plans timed)" + note
     )
 
 
@@ -50,15 +54,15 @@ def scorecard_text(card: Scorecard) -> str:
     out = [f"Scorecard of {card.model} on {card.cluster}: the fastest plan of each kind that fits"]
     for c in card.columns:
         out += wrapped(f"{TITLES[c.family]}: {plan_line(c)}", "  ")
-    out += ["", f"{'':24}" + "".join(f"{TITLES[f]:>19}" for f in FAMILIES)]
+    out += ["", f"{'':26}" + "".join(f"{TITLES[f]:>18}" for f in FAMILIES)]
     for name, cells in card.rows.items():
         out.append(
-            f"{name[:24]:<24}"
-            + "".join(f"{cell_value(cells[f]) if f in cells else '-':>19}" for f in FAMILIES)
+            f"{name[:26]:<26}"
+            + "".join(f"{cell_value(cells[f]) if f in cells else '-':>18}" for f in FAMILIES)
         )
         out.append(
-            f"{'  ' + _row_unit(cells):<24}"
-            + "".join(f"{_grades(cells[f]) if f in cells else '':>19}" for f in FAMILIES)
+            f"{'  ' + _row_unit(cells):<26}"
+            + "".join(f"{_grades(cells[f]) if f in cells else '':>18}" for f in FAMILIES)
         )
     out += ["", "grade/the article's grade; how each number came about:"]
     for name, cells in card.rows.items():
@@ -74,7 +78,8 @@ def scorecard_text(card: Scorecard) -> str:
 
 def _grades(cell: Cell) -> str:
     """Our grade, and the article's where it has one."""
-    return f"{cell.grade}/{cell.article}" if cell.article else cell.grade
+    grade = cell.grade or "-"
+    return f"{grade}/{cell.article}" if cell.article else grade
 
 
 def wrapped(text: str, indent: str, width: int = 100) -> list[str]:
@@ -123,6 +128,6 @@ def _td(cell: Cell) -> str:
     article = f"; article: {escape(cell.article)}" if cell.article else ""
     why = f"<small>{escape(cell.why)}</small>" if cell.why else ""
     return (
-        f"<td><b>{escape(cell_value(cell))}</b> {escape(cell.grade)}{article}"
+        f"<td><b>{escape(cell_value(cell))}</b> {escape(cell.grade or '-')}{article}"
         f"<small>{escape(cell.derivation)}</small>{why}</td>"
     )

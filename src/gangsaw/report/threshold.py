@@ -10,8 +10,10 @@ from gangsaw.report.charts import SMALL
 from gangsaw.report.curves import CURVE_LOOKS, Panel, mark
 from gangsaw.report.scorecard import wrapped
 from gangsaw.search.answer import ThresholdAnswer
+from gangsaw.search.families import FAMILIES
+from gangsaw.search.phase import PhaseResult
 from gangsaw.search.robust import Robustness, Shock, TierCarries
-from gangsaw.search.threshold import PhaseResult, ThresholdResult
+from gangsaw.search.threshold import ThresholdResult
 from gangsaw.units import (
     format_bandwidth,
     format_frac,
@@ -21,7 +23,14 @@ from gangsaw.units import (
     significant,
 )
 
+SHORT = 5
+"""Plans up to which every pair is shown."""
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+FILLS = (
+    *(look[0] for look in CURVE_LOOKS), "#72757e", "#aebb4d", "#eb9bb3", "#5fb7c9", "#b58f5a",
+    "#9a86c9", "#c9c3ae", "#4f7a5c",
+)  # fmt: skip
+"""Colours of the plans on a map; a letter stands in each plan's area as well."""
 
 
 def shown(value: float, unit: str) -> str:
@@ -46,8 +55,46 @@ def plans_text(answer: ThresholdAnswer) -> str:
     """What each name stands for."""
     out = []
     for name, plan in answer.plans.items():
-        out += wrapped(f"{name}: {words.in_words(plan)}", "")
+        there = answer.clusters.get(name)
+        on = f" on {there}" if there else ""
+        out += wrapped(f"{name}: {words.in_words(plan)}{on}", "")
     return "\n".join(out)
+
+
+def best_text(answer: ThresholdAnswer) -> str:
+    """Which plan of the list is best where along the range."""
+    r = answer.pairs[0]
+    out = [f"best of the list over {r.parameter}, by {r.objective} a million tokens:"]
+    for s in answer.best:
+        span = f"{shown(s.low, r.unit)} to {shown(s.high, r.unit)}"
+        out.append(f"  {span:<36}{s.plan or 'none is legal and fits'}")
+    return "\n".join(out)
+
+
+def pairs_shown(answer: ThresholdAnswer) -> tuple[ThresholdResult, ...]:
+    """All pairs of a short list; of a long one those of winners in the range and best of a kind."""
+    if len(answer.plans) <= SHORT:
+        return answer.pairs
+    main = {s.plan for s in answer.best} | set(FAMILIES)
+    return tuple(r for r in answer.pairs if main.issuperset(r.plans))
+
+
+def pairs_text(answer: ThresholdAnswer) -> str:
+    """Every pair that crosses, with its crossings; the others in a line each."""
+    some = pairs_shown(answer)
+    parts = [pair_text(r) for r in some if r.crossings or len(some) == 1]
+    calm = [r for r in some if not r.crossings]
+    if len(some) > 1 and calm:
+        rows = [f"  {r.better_throughout} before {_other(r)}" for r in calm]
+        parts.append("\n".join(["no crossing in the range:", *rows]))
+    if len(some) < len(answer.pairs):
+        parts.append(f"{len(answer.pairs) - len(some)} more pairs: in --json")
+    return "\n\n".join(parts)
+
+
+def _other(r: ThresholdResult) -> str:
+    """The plan of a pair that is not better throughout."""
+    return r.plans[0] if r.better_throughout == r.plans[1] else r.plans[1]
 
 
 def pair_text(r: ThresholdResult) -> str:
@@ -56,14 +103,15 @@ def pair_text(r: ThresholdResult) -> str:
     what = f"{r.objective} a million tokens"
     out = [
         f"{r.plans[0]} against {r.plans[1]} over {r.parameter}, by {what}",
-        f"  from {shown(r.low, r.unit)} to {shown(r.high, r.unit)}; now {shown(r.now, r.unit)}",
+        f"  from {shown(r.low, r.unit)} to {shown(r.high, r.unit)}"
+        + (f"; now {shown(r.now, r.unit)}" if r.now else ""),
     ]
     if r.better_throughout:
         out.append(f"  no crossing: {r.better_throughout} is better throughout")
     for c in r.crossings:
-        times = c.value / r.now if r.now else 0.0
+        times = f" ({significant(c.value / r.now)} x now)" if r.now else ""
         out.append(
-            f"  {shown(c.value, r.unit)} ({significant(times)} x now): below it {c.better_below},"
+            f"  {shown(c.value, r.unit)}{times}: below it {c.better_below},"
             f" above it {c.better_above}; {write(c.objective)} there"
             + (" (a step between whole values)" if c.kind == "jump" else "")
         )
@@ -133,7 +181,8 @@ def tiers_text(rows: tuple[TierCarries, ...]) -> str:
 def answer_text(answer: ThresholdAnswer) -> str:
     """All parts of the answer."""
     parts = [plans_text(answer)]
-    parts += [pair_text(r) for r in answer.pairs]
+    parts += ["\n".join(wrapped(note, "")) for note in answer.notes]
+    parts += [best_text(answer), pairs_text(answer)]
     if answer.phase is not None:
         parts.append(phase_text(answer.phase))
     if answer.robustness is not None:
@@ -185,9 +234,9 @@ def pair_svg(r: ThresholdResult, width: float = 640.0) -> str:
 
 def phase_svg(p: PhaseResult, width: float = 640.0) -> str:
     """The map of winners: one cell a pair of values, a letter in each plan's largest run."""
-    left, top, height = 88.0, 10.0, 320.0
+    left, top, height = 112.0, 10.0, 320.0
     w, h = (width - left - 8) / len(p.x_values), height / len(p.y_values)
-    fills = [look[0] for look in CURVE_LOOKS] + ["#72757e", "#aebb4d", "#eb9bb3"]
+    fills = FILLS
     body = []
     for i, row in enumerate(p.winner):
         y = top + height - (i + 1) * h
@@ -198,13 +247,17 @@ def phase_svg(p: PhaseResult, width: float = 640.0) -> str:
             fill = fills[row[start] % len(fills)] if row[start] >= 0 else svg.SURFACE
             body.append(svg.rect((left + start * w, y, (j - start) * w + 0.3, h + 0.3), fill))
             start = j
+    for i, (up, across) in _middles(p).items():
+        middle = (left + (across + 0.5) * w, top + height - (up + 0.5) * h + 4)
+        body.append(svg.text(middle, LETTERS[i], "middle", svg.INK, 'font-weight="600"'))
     for at, anchor in ((0, "start"), (len(p.x_values) - 1, "end")):
         x = left + (at + 0.5) * w
         said = shown(p.x_values[at], p.x_unit)
         body.append(svg.text((x, top + height + 15), said, anchor, svg.MUTED, SMALL))
     for at in (0, len(p.y_values) - 1):
         y = top + height - (at + 0.5) * h + 4
-        body.append(svg.text((left - 6, y), significant(p.y_values[at]), "end", svg.MUTED, SMALL))
+        said = shown(p.y_values[at], p.y_unit)
+        body.append(svg.text((left - 6, y), said, "end", svg.MUTED, SMALL))
     body.append(svg.text((left, top + height + 31), f"{p.x} (across), {p.y} (up)", extra=SMALL))
     entries = [
         (fills[i % len(fills)], "", f"{LETTERS[i]} {n} {format_frac(p.share[i])}")
@@ -213,6 +266,21 @@ def phase_svg(p: PhaseResult, width: float = 640.0) -> str:
     drawn, used = svg.legend(entries, 0, top + height + 42, width)
     label = f"best plan by {p.objective} over {p.x} and {p.y}"
     return svg.document((width, top + height + 42 + used), label, "".join(body) + drawn)
+
+
+def _middles(p: PhaseResult) -> dict[int, tuple[int, int]]:
+    """Row and column for each plan's letter: the middle of its longest run in the middle rows."""
+    best: dict[int, tuple[int, int, int]] = {}
+    for i, row in enumerate(p.winner):
+        start = 0
+        for j in range(1, len(row) + 1):
+            if j < len(row) and row[j] == row[start]:
+                continue
+            length = j - start
+            if row[start] >= 0 and length > best.get(row[start], (0, 0, 0))[0]:
+                best[row[start]] = (length, i, (start + j - 1) // 2)
+            start = j
+    return {k: (i, j) for k, (length, i, j) in best.items() if length > 1}
 
 
 _STYLE = (
@@ -224,12 +292,20 @@ _STYLE = (
 def answer_html(answer: ThresholdAnswer) -> str:
     """A page that opens offline: each pair's chart, the map, and the text as the table behind."""
     title = f"Thresholds of {answer.model} on {answer.cluster}"
+    some = pairs_shown(answer)
     body = f"<pre>{escape(plans_text(answer))}</pre>"
+    body += "".join(f"<p>{escape(note)}</p>" for note in answer.notes)
+    body += f"<h2>Best of the list</h2><pre>{escape(best_text(answer))}</pre>"
     body += "".join(
         f"<h2>{escape(r.plans[0])} and {escape(r.plans[1])}</h2>{pair_svg(r)}"
         f"<pre>{escape(pair_text(r))}</pre>"
-        for r in answer.pairs
+        for r in some
+        if r.crossings or len(some) == 1
     )
+    calm = [f"{r.better_throughout} before {_other(r)}" for r in some if not r.crossings]
+    if calm and len(some) > 1:
+        rows = "".join(f"<li>{escape(x)}</li>" for x in calm)
+        body += f"<h2>Pairs without a crossing</h2><ul>{rows}</ul>"
     if answer.phase is not None:
         body += f"<h2>Which plan wins where</h2>{phase_svg(answer.phase)}"
         body += f"<pre>{escape(phase_text(answer.phase))}</pre>"

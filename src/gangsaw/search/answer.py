@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
 
 from pydantic import Field
 
 from gangsaw.errors import InputError
+from gangsaw.search.line import legal_grid, range_of
 from gangsaw.search.parameters import Case, Objective, Parameter
+from gangsaw.search.phase import PhaseResult, phase
 from gangsaw.search.robust import (
     Robustness,
     Shock,
@@ -19,12 +20,13 @@ from gangsaw.search.robust import (
     tier_carries,
 )
 from gangsaw.search.threshold import (
-    PhaseResult,
+    Stretch,
     ThresholdResult,
-    legal_grid,
-    phase,
-    range_of,
-    thresholds,
+    best_over,
+    curves_of,
+    home_of,
+    pairs_of,
+    rank_changes,
 )
 from gangsaw.spec.base import Document
 from gangsaw.spec.result import PlanDoc
@@ -38,11 +40,18 @@ class ThresholdAnswer(Document):
     model: str
     cluster: str
     plans: dict[str, PlanDoc]
-    pairs: tuple[ThresholdResult, ...] = Field(description="each pair of plans")
+    clusters: dict[str, str] = Field(
+        default_factory=dict, description="of plans on another cluster, by name"
+    )
+    best: tuple[Stretch, ...] = Field((), description="which plan of the list is best where")
+    pairs: tuple[ThresholdResult, ...] = Field(
+        description="each pair of plans that is legal together somewhere"
+    )
     phase: PhaseResult | None = None
     robustness: Robustness | None = None
     shocks: tuple[Shock, ...] = ()
     tiers: tuple[TierCarries, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,14 +74,19 @@ def threshold_answer(cases: Sequence[Case], asked: Question) -> ThresholdAnswer:
 
     if len(cases) < 2:
         raise InputError("a threshold needs two plans: name two plan files or more")
-    pairs = tuple(
-        thresholds(a, b, asked.over, asked.objective, asked.low, asked.high)
-        for a, b in combinations(cases, 2)
-    )
+    curves = curves_of(cases, asked.over, asked.objective, asked.low, asked.high)
+    pairs = pairs_of(curves)
+    if not pairs:
+        names = ", ".join(c.name for c in cases)
+        raise InputError(
+            f"{asked.over.name} from {curves.low:g} to {curves.high:g}: no two of {names} are ever"
+            " legal together"
+        )
+    home = home_of(cases)
     found = None
     if asked.against is not None:
-        low, high = range_of(cases[0], asked.over, asked.low, asked.high)
-        below, above = range_of(cases[0], asked.against, None, None)
+        low, high = range_of(home, asked.over, asked.low, asked.high)
+        below, above = range_of(home, asked.against, None, None)
         found = phase(
             cases,
             asked.over,
@@ -81,13 +95,22 @@ def threshold_answer(cases: Sequence[Case], asked: Question) -> ThresholdAnswer:
             legal_grid(cases, asked.over, low, high, asked.points),
             legal_grid(cases, asked.against, below, above, asked.points),
         )
+    notes = () if rank_changes(asked.over, cases) else (
+        f"{asked.over.name} moves all plans on one cluster alike, so their order cannot change;"
+        " compare with a plan on another cluster: PLAN@CLUSTER",
+    )  # fmt: skip
     return ThresholdAnswer(
-        model=cases[0].job.model.name,
-        cluster=cases[0].job.cluster.name,
+        model=home.job.model.name,
+        cluster=f"{home.job.cluster.name}:{home.job.cluster.devices}",
         plans={c.name: plan_doc(c.plan, counts_of(c.job, c.plan)) for c in cases},
+        clusters={
+            c.name: f"{c.job.cluster.name}:{c.job.cluster.devices}" for c in cases if c.elsewhere
+        },
+        best=best_over(curves, pairs),
         pairs=pairs,
         phase=found,
         robustness=robustness(cases, asked.objective, seed=asked.seed) if asked.robust else None,
         shocks=shocks(cases) if asked.robust else (),
-        tiers=tier_carries(cases[0].job),
+        tiers=tier_carries(home.job),
+        notes=notes,
     )

@@ -11,7 +11,7 @@ from gangsaw.bill.goodput import daly_interval_s, expected_wall_s, job_mtbf_s
 from gangsaw.cost.lower import Lowered
 from gangsaw.cost.types import StepCost
 from gangsaw.errors import InputError
-from gangsaw.search.estimate import counts_of, evaluate
+from gangsaw.search.estimate import evaluate
 from gangsaw.spec.job import Job
 from gangsaw.spec.plan import Plan
 from gangsaw.units import HOUR_S
@@ -30,6 +30,8 @@ class Money:
     device_mtbf_h: float = math.inf
     restart_s: float = 0.0
     checkpoint_block_s: float = 0.0
+    usual_usd_per_kwh: float = 0.0
+    """What energy usually costs: the middle of a range where none is billed on top."""
 
     def hour_usd(self) -> float:
         """Money of one device-hour: price, and energy at the meter on top of it."""
@@ -53,6 +55,8 @@ class Case:
     job: Job
     plan: Plan
     money: Money
+    elsewhere: bool = False
+    """On another cluster than the one asked about, whose hardware and price stand still."""
 
     def step(self, low: Lowered | None = None) -> StepCost:
         """Seconds of a step; InputError where the plan is not legal for this job."""
@@ -86,11 +90,21 @@ class Parameter:
     """Default range, as factors of the present value."""
     memory: bool = False
     """Whether it changes what fits."""
+    cluster: bool = False
+    """Whether it is one cluster's own: a case elsewhere keeps what it has."""
+
+    def middle(self, case: Case) -> float:
+        """The present value; of energy that is not billed on top, what it usually costs."""
+        return self.get(case) or (
+            case.money.usual_usd_per_kwh if self.name == "energy-price" else 0.0
+        )
 
     def at(self, case: Case, value: float) -> Case:
         """The case with this parameter set; InputError for values that no case can have."""
         if not (math.isfinite(value) and value > 0):
             raise InputError(f"{self.name}={value!r}: a positive number of {self.unit}")
+        if self.cluster and case.elsewhere:
+            return case
         return self.put(case, float(round(value)) if self.whole else value)
 
 
@@ -99,12 +113,27 @@ def outer_tier(case: Case) -> int:
     for index, tier in enumerate(case.job.cluster.tiers):
         if tier.devices > case.job.cluster.host.devices:
             return index
-    raise InputError(f"cluster {case.job.cluster.name} has no tier beyond its nodes")
+    raise InputError(
+        f"{case.job.cluster.name} with {case.job.cluster.devices} devices has no link beyond its"
+        " nodes. Legal: intra-node-bandwidth, or more devices than a node has"
+    )
+
+
+def inner_tiers(case: Case) -> slice:
+    """The tiers inside a host: all of them where there is one node."""
+    tiers, host = case.job.cluster.tiers, case.job.cluster.host.devices
+    return slice(0, next((i for i, t in enumerate(tiers) if t.devices > host), len(tiers)))
+
+
+def link_parameter(case: Case) -> Parameter:
+    """The links that a cluster's size makes scarce: beyond the node, or inside the only one."""
+    outer = inner_tiers(case).stop < len(case.job.cluster.tiers)
+    return parameter("inter-node-bandwidth" if outer else "intra-node-bandwidth")
 
 
 def _scaled_tiers(case: Case, factor: float, outer: bool) -> Case:
     """Bandwidth of all tiers beyond the node (or of those inside it) times `factor`."""
-    first = outer_tier(case)
+    first = outer_tier(case) if outer else inner_tiers(case).stop
     tiers = tuple(
         tier.model_copy(update={"bytes_per_s": tier.bytes_per_s * factor})
         if (index >= first) == outer
@@ -183,15 +212,15 @@ PARAMETERS: dict[str, Parameter] = {
     for p in (
         Parameter(
             "inter-node-bandwidth", "bytes/s a device", "links beyond the node, all tiers alike",
-            _inter, lambda c, v: _scaled_tiers(c, v / _inter(c), True),
+            _inter, lambda c, v: _scaled_tiers(c, v / _inter(c), True), cluster=True,
         ),
         Parameter(
             "intra-node-bandwidth", "bytes/s a device", "links inside the node",
-            _intra, lambda c, v: _scaled_tiers(c, v / _intra(c), False),
+            _intra, lambda c, v: _scaled_tiers(c, v / _intra(c), False), cluster=True,
         ),
         Parameter(
             "device-price", "USD a device-hour", "price of a device-hour",
-            lambda c: c.money.usd_per_device_hour, _money("usd_per_device_hour"),
+            lambda c: c.money.usd_per_device_hour, _money("usd_per_device_hour"), cluster=True,
         ),
         Parameter(
             "energy-price", "USD a kWh", "energy on top of the device-hour",
@@ -224,16 +253,17 @@ PARAMETERS: dict[str, Parameter] = {
                     for k, x in c.job.cluster.device.peak_flops_per_s.items()
                 },
             ),
+            cluster=True,
         ),
         Parameter(
             "device-bandwidth", "bytes/s", "memory bandwidth of a device",
             lambda c: c.job.cluster.device.memory_bytes_per_s,
-            lambda c, v: _with_device(c, memory_bytes_per_s=v),
+            lambda c, v: _with_device(c, memory_bytes_per_s=v), cluster=True,
         ),
         Parameter(
             "device-memory", "bytes", "memory of a device",
             lambda c: c.job.cluster.device.memory_bytes,
-            lambda c, v: _with_device(c, memory_bytes=v), memory=True,
+            lambda c, v: _with_device(c, memory_bytes=v), memory=True, cluster=True,
         ),
     )
 }  # fmt: skip
@@ -245,12 +275,3 @@ def parameter(name: str) -> Parameter:
     if name not in PARAMETERS:
         raise InputError(f"--over {name!r} is unknown. Legal: {', '.join(PARAMETERS)}")
     return PARAMETERS[name]
-
-
-def fits_memory(case: Case) -> bool:
-    """Whether the plan's device-visible peak stays within capacity."""
-    from gangsaw.cost.lower import lower
-    from gangsaw.cost.memory_doc import memory_doc
-
-    doc = memory_doc(case.job, case.plan, counts_of(case.job, case.plan), lower(case.job))
-    return doc.peak_bytes <= doc.capacity_bytes

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from gangsaw.cost.collectives import group_path
 from gangsaw.cost.evaluate import plan_step
+from gangsaw.cost.kinds import kind_rows
 from gangsaw.cost.layer import layer_time
 from gangsaw.cost.legal import check_plan
 from gangsaw.cost.lower import Lowered, cut_of, loads_of, lower, strides_of
@@ -19,6 +20,7 @@ from gangsaw.cost.lower_cluster import net_of
 from gangsaw.cost.memory_doc import memory_state
 from gangsaw.cost.types import Strides
 from gangsaw.errors import InputError
+from gangsaw.jit import compiled
 from gangsaw.read.clusters import load_cluster
 from gangsaw.search.estimate import counts_of
 from gangsaw.search.parameters import Case, Objective
@@ -26,6 +28,8 @@ from gangsaw.spec.base import Document
 from gangsaw.spec.job import Job
 from gangsaw.spec.plan import Plan
 
+MANY_DRAWS = 256
+"""Draws from which the compiled formulas are worth loading."""
 F64 = NDArray[np.float64]
 
 
@@ -120,6 +124,8 @@ class Robustness(Document):
 
 def _times(case: Case, objective: Objective, factors: F64) -> F64:
     """Objective of a plan for each row of factors [draws, inputs]."""
+    fast = len(factors) >= MANY_DRAWS
+    step = compiled(plan_step) if fast else plan_step
     check_plan(case.job, case.plan)
     base = lower(case.job)
     counts = counts_of(case.job, case.plan)
@@ -131,10 +137,10 @@ def _times(case: Case, objective: Objective, factors: F64) -> F64:
         low = base
         for doubt, factor in zip(DOUBTS, row, strict=True):
             low = doubt.put(low, float(factor))
-        cost = plan_step(
-            low.kinds, low.ends, loads, cut, state, low.device, low.net, strides, low.stack,
-            low.memory,
-        )  # fmt: skip
+        kinds = kind_rows(low.kinds) if fast else low.kinds
+        cost = step(
+            kinds, low.ends, loads, cut, state, low.device, low.net, strides, low.stack, low.memory
+        )
         out[i] = case.objective(objective, float(cost.step))
     return out
 
@@ -169,7 +175,7 @@ def sobol_indices(
 
 
 def robustness(
-    cases: Sequence[Case], objective: Objective = "time", log2_draws: int = 7, seed: int = 0
+    cases: Sequence[Case], objective: Objective = "time", log2_draws: int = 10, seed: int = 0
 ) -> Robustness:
     """Move every input within its doubt (log-normal, independent) and rank the plans again.
 
@@ -228,20 +234,8 @@ def shocks(cases: Sequence[Case], objective: Objective = "cost") -> tuple[Shock,
 
     A plan that is no longer legal is left out of the order.
     """
-    worlds: list[tuple[str, Callable[[Case], Case]]] = [("as it is", lambda c: c)]
-    node = cases[0].job.cluster.name.partition(":")[0]
-    other = WITHDRAWN.get(node)
-    if other:
-        swapped = load_cluster(f"{other}:{cases[0].job.cluster.devices}")
-        worlds.append((f"{node} withdrawn, {other} instead", lambda c: _on(c, swapped)))
-    worlds += [
-        ("links in the node halved", lambda c: _slower(c, 0.5, 0)),
-        ("links beyond the node halved", lambda c: _slower(c, 0.5, 1)),
-        ("device price doubled", lambda c: _paying(c, 2.0, 1.0)),
-        ("energy doubled", lambda c: _paying(c, 1.0, 2.0)),
-    ]
     out: list[Shock] = []
-    for name, change in worlds:
+    for name, change in _worlds(next((c for c in cases if not c.elsewhere), cases[0])):
         ranked = []
         for case in cases:
             try:
@@ -254,6 +248,29 @@ def shocks(cases: Sequence[Case], objective: Objective = "cost") -> tuple[Shock,
         values = tuple(v for v, _ in ranked)
         out.append(Shock(name=name, order=order, objective=values, best_changes=changes))
     return tuple(out)
+
+
+def _worlds(home: Case) -> list[tuple[str, Callable[[Case], Case]]]:
+    """The shocks of a cluster, each as what it does to a case; cases elsewhere pay the energy."""
+
+    def here(change: Callable[[Case], Case]) -> Callable[[Case], Case]:
+        return lambda case: case if case.elsewhere else change(case)
+
+    cluster = home.job.cluster
+    worlds: list[tuple[str, Callable[[Case], Case]]] = [("as it is", lambda c: c)]
+    node = cluster.name.partition(":")[0]
+    other = WITHDRAWN.get(node)
+    if other:
+        swapped = load_cluster(f"{other}:{cluster.devices}")
+        worlds.append((f"{node} withdrawn, {other} instead", here(lambda c: _on(c, swapped))))
+    worlds.append(("links in the node halved", here(lambda c: _slower(c, 0.5, 0))))
+    if len(cluster.tiers) > 1:
+        worlds.append(("links beyond the node halved", here(lambda c: _slower(c, 0.5, 1))))
+    return [
+        *worlds,
+        ("device price doubled", here(lambda c: _paying(c, 2.0, 1.0))),
+        ("energy doubled", lambda c: _paying(c, 1.0, 2.0)),
+    ]
 
 
 def _on(case: Case, cluster: object) -> Case:
@@ -278,7 +295,9 @@ def _paying(case: Case, price: float, energy: float) -> Case:
         money=replace(
             money,
             usd_per_device_hour=money.usd_per_device_hour * price,
-            usd_per_kwh=money.usd_per_kwh * energy,
+            # What a rented hour includes rises by as much as energy that is billed on top.
+            usd_per_kwh=money.usd_per_kwh
+            + (energy - 1.0) * (money.usd_per_kwh or money.usual_usd_per_kwh),
         ),
     )
 

@@ -7,9 +7,7 @@ from the best of the row; beside that stands the grade that an article gives wit
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import Field
 from scipy.optimize import brentq
@@ -17,23 +15,20 @@ from scipy.optimize import brentq
 from gangsaw.bill.finance import ownership_of_book
 from gangsaw.bill.goodput import daly_interval_s, job_mtbf_s
 from gangsaw.bill.power import SitePower
-from gangsaw.cost.layout import default_counts
-from gangsaw.cost.lower import Lowered, lower
-from gangsaw.cost.memory_doc import memory_doc
 from gangsaw.errors import InputError
-from gangsaw.search.estimate import counts_of, evaluate
-from gangsaw.search.parameters import Case, Money, fits_memory, outer_tier, parameter
+from gangsaw.search.estimate import estimate, limiting
+from gangsaw.search.families import FAMILIES, Best, Family, Survey, kind_of, survey
+from gangsaw.search.line import step_row
+from gangsaw.search.parameters import Case, Money, inner_tiers, link_parameter
+from gangsaw.search.ranking import words_of
 from gangsaw.search.robust import spread_of
-from gangsaw.search.threshold import step_row
 from gangsaw.spec.base import Document
 from gangsaw.spec.job import Job
 from gangsaw.spec.plan import Plan
 from gangsaw.spec.price import PriceBook
-from gangsaw.spec.result import PlanDoc
-from gangsaw.units import HOUR_S
+from gangsaw.spec.result import EstimateResult, PlanDoc
+from gangsaw.units import GIB, HOUR_S
 
-Family = Literal["pipeline", "tensor", "sharded", "hybrid"]
-FAMILIES: tuple[Family, ...] = ("pipeline", "tensor", "sharded", "hybrid")
 Grade = Literal["low", "medium", "high", "very high"]
 SLACK_FRAC = 0.10
 """A step may be this much longer than over unlimited links before a link counts as too slow."""
@@ -52,10 +47,10 @@ ARTICLE: dict[str, dict[Family, Grade | str]] = {
 class Cell(Document):
     """A number, how it came about, our grade, and the article's."""
 
-    value: float
+    value: float | None = Field(description="None: a figure is missing, `derivation` says which")
     unit: str
     derivation: str
-    grade: Grade
+    grade: Grade | None
     article: str = Field("", description="empty where the article has none")
     why: str = Field("", description="why ours differs from the article's")
 
@@ -67,7 +62,7 @@ class Column(Document):
     plan: PlanDoc | None
     step_time_s: float | None
     mfu_frac: float | None
-    tried: int
+    tried: int = Field(description="plans whose time and memory were evaluated")
     note: str = ""
 
 
@@ -81,115 +76,13 @@ class Scorecard(Document):
     notes: tuple[str, ...] = ()
 
 
-def _divisors(n: int, most: int) -> list[int]:
-    return [d for d in range(1, min(n, most) + 1) if n % d == 0]
-
-
-def plans_of(job: Job, family: Family) -> Iterator[Plan]:
-    """Plans of a family: every degree split of the devices, microbatch, schedule, recompute."""
-    devices, batch = job.cluster.devices, job.recipe.global_batch
-    layers = job.model.layers
-    heads = min(k.attention.heads for k in job.model.kinds)
-    tps = [1] if family in ("pipeline", "sharded") else [
-        t for t in _divisors(heads, devices) if devices % t == 0
-    ]  # fmt: skip
-    pps = [1] if family in ("tensor", "sharded") else _divisors(devices, layers)
-    experts = [k.moe.experts for k in job.model.kinds if k.moe]
-    for tp in tps:
-        for pp in pps:
-            if devices % (tp * pp) or _outside(family, tp, pp):
-                continue
-            dp = devices // (tp * pp)
-            eps = [e for e in _divisors(math.gcd(*experts), dp) if dp % e == 0] if experts else [1]
-            for ep in eps:
-                yield from _variants(family, job, tp, pp, dp, ep, batch)
-
-
-def _outside(family: Family, tp: int, pp: int) -> bool:
-    """Whether degrees do not belong to a family: its own axis must be used."""
-    return (family == "pipeline" and pp == 1) or (family == "tensor" and tp == 1)
-
-
-def _variants(
-    family: Family, job: Job, tp: int, pp: int, dp: int, ep: int, batch: int
-) -> Iterator[Plan]:
-    """Microbatch, recompute, schedule and sharding of one split."""
-    if batch % dp:
-        return
-    zeros = {"sharded": (3,), "hybrid": (1, 3) if pp == 1 else (1,)}.get(family, (1,))
-    chunks = [1] + [v for v in (2, 4) if pp > 1 and pp * v <= job.model.layers]
-    for mbs in _divisors(batch // dp, 8):
-        m = batch // dp // mbs
-        for vpp in chunks:
-            if vpp > 1 and m % pp:
-                continue
-            for recompute in ("none", "selective", "full"):
-                for zero in zeros:
-                    yield Plan.model_validate(
-                        {
-                            "tp": tp, "pp": pp, "dp": dp, "ep": ep, "vpp": vpp, "mbs": mbs,
-                            "num_microbatches": m, "recompute": recompute, "zero": zero,
-                            "schedule": "interleaved" if vpp > 1 else "1f1b",
-                            "sequence_parallel": tp > 1,
-                            "stages": default_counts(job.model.layers, pp * vpp),
-                        }
-                    )  # fmt: skip
-
-
-def best_plans(
-    job: Job, plans: Iterable[Plan], money: Money, low: Lowered, count: int = 1
-) -> tuple[list[Case], int, str]:
-    """The `count` fastest plans that fit, how many were timed, the nearest miss where none fits."""
-    timed: list[tuple[float, int, Plan]] = []
-    for plan in plans:
-        try:
-            timed.append((evaluate(job, plan, low).cost.step, len(timed), plan))
-        except InputError:
-            continue
-    timed.sort(key=lambda row: row[:2])
-    found: list[Case] = []
-    for _, _, plan in timed:
-        case = Case("", job, plan, money)
-        if fits_memory(case):
-            found.append(case)
-        if len(found) == count:
-            break
-    if found:
-        return found, len(timed), ""
-    if not timed:
-        return [], 0, "no split of the devices is legal"
-    least = min(memory_doc(job, p, counts_of(job, p), low).peak_bytes for _, _, p in timed[-200:])
-    return [], len(timed), f"none fits: the least needs {least / 2**30:.0f} GiB a device"
-
-
-def candidates(job: Job, money: Money, hybrids: int = 3) -> list[Case]:
-    """Plans worth comparing where none is stated: the best of each kind, and more hybrids.
-
-    Raises InputError where fewer than two fit.
-    """
-    low = lower(job)
-    cases: list[Case] = []
-    for family in ("hybrid", "pipeline", "tensor", "sharded"):
-        count = hybrids if family == "hybrid" else 1
-        found, _, _ = best_plans(job, plans_of(job, family), money, low, count)
-        for number, case in enumerate(found):
-            if any(c.plan == case.plan for c in cases):
-                continue
-            name = family if count == 1 or number == 0 else f"{family} {number + 1}"
-            cases.append(replace(case, name=name))
-    if len(cases) < 2:
-        raise InputError(
-            f"fewer than two plans of {job.model.name} fit {job.cluster.name}: state plan files"
-        )
-    return cases
-
-
 def needed_bandwidth(case: Case) -> float:
-    """Bytes/s a device beyond the node at which a step is SLACK_FRAC above unlimited links.
+    """Bytes/s a device at which a step is SLACK_FRAC above unlimited links.
 
-    0 where even a thousandth of today's links is enough, or nothing crosses the node.
+    Of the links beyond the node; on one node, of those inside it. 0 where even a thousandth of
+    today's links is enough, or nothing crosses them.
     """
-    over = parameter("inter-node-bandwidth")
+    over = link_parameter(case)
     now = over.get(case)
     low, high = now / 1e3, now * 1e3
     (free_s,) = step_row(case, over, [high])
@@ -225,131 +118,203 @@ def scorecard(
 ) -> Scorecard:
     """Find the best plan of each family and score them. `hybrid`: a plan found elsewhere.
 
-    Raises InputError for a cluster without a tier beyond its nodes.
+    Raises InputError for a single device, which nothing can be cut over.
     """
-    outer_tier(Case("", job, Plan(), money))
-    low = lower(job)
-    columns, cases = [], {}
+    if job.cluster.devices < 2:
+        raise InputError(
+            f"a scorecard of {job.cluster.name}:1 has nothing to compare. Legal: two devices and"
+            " more"
+        )
+    found = survey(job, 1)
+    columns, scored = [], {}
     for family in FAMILIES:
-        given = family == "hybrid" and hybrid is not None
-        plans = [hybrid] if given and hybrid is not None else plans_of(job, family)
-        found, tried, note = best_plans(job, plans, money, low)
-        case = found[0] if found else None
-        if case is not None:
-            cases[family] = case
-        columns.append(_column(family, case, tried, note))
-    rows: dict[str, dict[Family, tuple[float, str, str]]] = {}
-    for family, case in cases.items():
-        for name, cell in _cells(case, book, power).items():
+        best = found.best[family]
+        if family == "hybrid" and hybrid is not None:
+            best = _given(job, hybrid)
+        result = None
+        if best.found is not None:
+            plan = best.found.plan.model_copy(update={"stages": best.found.counts})
+            result = estimate(job, plan)
+            scored[family] = _cells(Case("", job, plan, money), result, book, power)
+        columns.append(_column(family, best, result))
+    rows: dict[str, dict[Family, Scored]] = {}
+    for family, cells in scored.items():
+        for name, cell in cells.items():
             rows.setdefault(name, {})[family] = cell
     graded = {name: {f: _graded(name, f, cells) for f in cells} for name, cells in rows.items()}
-    alone = ("one family alone fits: its grades compare it with itself",) if len(cases) == 1 else ()
     return Scorecard(
         model=job.model.name,
-        cluster=job.cluster.name,
+        cluster=f"{job.cluster.name}:{job.cluster.devices}",
         columns=tuple(columns),
         rows={name: {str(f): c for f, c in cells.items()} for name, cells in graded.items()},
-        notes=(
-            "grades: low up to 1.25 times the least of the row, medium up to 2, high up to 4, very"
-            " high above; of throughput, high within 1.25 of the best, medium within 2, low below",
-            *alone,
-        ),
+        notes=_notes(found, len(scored)),
     )
 
 
-def _column(family: Family, case: Case | None, tried: int, note: str) -> Column:
-    if case is None:
-        return Column(
-            family=family, plan=None, step_time_s=None, mfu_frac=None, tried=tried, note=note
-        )
-    from gangsaw.search.estimate import estimate
+def _given(job: Job, plan: Plan) -> Best:
+    """A plan of the user's own, if it may fit."""
+    from gangsaw.search.estimate import evaluate
 
-    result = estimate(case.job, case.plan)
+    ev = evaluate(job, plan)
+    memory = estimate(job, plan).memory
+    if memory.fits == "no":
+        need = memory.peak_bytes / GIB
+        return Best(None, 1, f"does not fit: it needs {need:.0f} GiB a device")
+    return Best(ev, 1, "as stated" + ("; its memory only may fit" * (memory.fits == "risky")))
+
+
+def _notes(found: Survey, families: int) -> tuple[str, ...]:
+    """How grades are given, and where the fastest plan of the whole search stands."""
+    notes = [
+        "grades: low up to 1.25 times the least of the row, medium up to 2, high up to 4, very"
+        " high above; of throughput, high within 1.25 of the best, medium within 2, low below"
+    ]
+    if families == 1:
+        notes.append("one family alone fits: its grades compare it with itself")
+    if found.listed:
+        ev, p = found.listed[0], found.listed[0].plan
+        kind = kind_of(p.tp, p.cp, p.pp, p.dp, p.zero)
+        said = "none of the four kinds" if kind not in FAMILIES else kind
+        notes.append(
+            f"fastest of the whole search: {words_of(p)} ({said}), step {ev.cost.step:.3g} s"
+        )
+    return tuple(notes)
+
+
+def _column(family: Family, best: Best, result: EstimateResult | None) -> Column:
     return Column(
         family=family,
-        plan=result.plan,
-        step_time_s=result.step_time_s,
-        mfu_frac=result.mfu_frac,
-        tried=tried,
-        note=note,
+        plan=result.plan if result else None,
+        step_time_s=result.step_time_s if result else None,
+        mfu_frac=result.mfu_frac if result else None,
+        tried=best.tried,
+        note=best.note,
     )
 
 
-def _cells(case: Case, book: PriceBook, power: SitePower) -> dict[str, tuple[float, str, str]]:
-    """Value, unit and derivation of each row for one plan."""
-    job, money, devices = case.job, case.money, case.job.cluster.devices
-    step_s = case.step().step
+class Scored(NamedTuple):
+    """A cell before it is graded; `because`: what in the plan makes the number what it is."""
+
+    value: float
+    unit: str
+    derivation: str
+    because: str = ""
+
+
+def crossing_words(case: Case, result: EstimateResult) -> str:
+    """What crosses the links that are asked about, most bytes a step first."""
+    inner = {t.name for t in case.job.cluster.tiers[inner_tiers(case)]}
+    one_node = inner_tiers(case).stop == len(case.job.cluster.tiers)
+    moved: dict[str, float] = {}
+    for c in result.collectives:
+        if c.group > 1 and (one_node or c.tier not in inner):
+            moved[c.axis] = moved.get(c.axis, 0.0) + c.count_per_step * c.bytes_each
+    if not moved:
+        return "nothing of this plan crosses the node"
+    rows = sorted(moved.items(), key=lambda r: -r[1])
+    return "a step moves " + ", ".join(f"{v / 1e9:,.3g} GB {k}" for k, v in rows)
+
+
+def _cells(
+    case: Case, result: EstimateResult, book: PriceBook, power: SitePower
+) -> dict[str, Scored]:
+    """Each row's number for one plan, with its derivation and what lies behind it."""
+    job, devices = case.job, case.job.cluster.devices
+    step_s = result.step_time_s
     rate = job.recipe.tokens_per_step / step_s
-    need = needed_bandwidth(case)
-    mtbf_s = job_mtbf_s(money.device_mtbf_h, devices)
-    interval_s = daly_interval_s(max(money.checkpoint_block_s, 1e-3), mtbf_s)
-    lost_h = devices * (money.restart_s + interval_s / 2) / HOUR_S
-    replica = case.plan.tp * case.plan.cp * case.plan.pp
+    need, over = needed_bandwidth(case), link_parameter(case)
+    where = "beyond" if over.name.startswith("inter") else "inside"
     parts, said = complexity(case.plan)
-    nodes = devices / job.cluster.host.devices
-    kwh = power.energy_j(nodes, step_s) / 3.6e6 / (job.recipe.tokens_per_step / 1e6)
-    lean_kwh = kwh / power.pue * 0.1
+    kwh = power.energy_j(devices / job.cluster.host.devices, step_s)
+    kwh /= 3.6e6 * job.recipe.tokens_per_step / 1e6
+    cost = case.step()
     return {
-        "effective throughput": (
+        "effective throughput": Scored(
             rate / devices, "tokens/s/device",
             f"{job.recipe.tokens_per_step:,} tokens in {step_s:.2f} s on {devices:,} devices",
+            limiting(cost),
         ),
-        "network bandwidth": (
+        "network bandwidth": Scored(
             need, "bytes/s a device",
-            f"beyond the node, for a step at most {100 * SLACK_FRAC:.0f} % above unlimited links",
+            f"{where} the node, for a step at most {100 * SLACK_FRAC:.0f} % above unlimited links",
+            crossing_words(case, result),
         ),
-        "failure-domain cost": (
-            lost_h * money.hour_usd() * replica / devices, "USD a failure and replica",
-            f"a stop costs the whole job {lost_h:,.0f} device-hours ="
-            f" ${lost_h * money.hour_usd():,.0f} ({money.restart_s / 60:.0f} min restart, half of"
-            f" {interval_s / 60:.0f} min between saves); here the share of one replica of"
-            f" {replica} devices, the least that must stop",
-        ),
-        "implementation complexity": (float(parts), "parts", said),
-        "energy and PUE": (
+        "failure-domain cost": _failure(case),
+        "implementation complexity": Scored(float(parts), "parts", said, said),
+        "energy and PUE": Scored(
             kwh, "kWh a million tokens",
-            f"at PUE {power.pue:g}; each 0.1 of it is {lean_kwh:.3g} kWh",
+            f"{devices:,} devices at measured power for {step_s:.2f} s, at PUE {power.pue:g}; each"
+            f" 0.1 of PUE is {kwh / power.pue * 0.1:.3g} kWh",
+            "energy follows device-hours a token, PUE is the site's and the same for all",
         ),
         "capital": _capital(case, book, need, rate),
-        "variability": (
+        "variability": Scored(
             spread_of(case), "step time, share",
             "half-width of 80 % of draws with every input moved within its doubt",
         ),
     }  # fmt: skip
 
 
-def _capital(case: Case, book: PriceBook, need: float, rate: float) -> tuple[float, str, str]:
+def _failure(case: Case) -> Scored:
+    """What a failure costs the smallest part that must stop."""
+    money, devices, plan = case.money, case.job.cluster.devices, case.plan
+    mtbf_s = job_mtbf_s(money.device_mtbf_h, devices)
+    interval_s = daly_interval_s(max(money.checkpoint_block_s, 1e-3), mtbf_s)
+    lost_h = devices * (money.restart_s + interval_s / 2) / HOUR_S
+    spread, how = plan.cp, "cp"
+    if plan.zero >= 3 and plan.dp * plan.cp > 1:
+        # No rank of the shard group has the weights without the others.
+        spread, how = plan.shard_group or plan.dp * plan.cp, "shard group"
+    replica = plan.tp * spread * plan.pp
+    return Scored(
+        lost_h * money.hour_usd() * replica / devices, "USD a failure and replica",
+        f"a stop costs the whole job {lost_h:,.0f} device-hours ="
+        f" ${lost_h * money.hour_usd():,.0f} ({money.restart_s / 60:.0f} min restart, half of"
+        f" {interval_s / 60:.0f} min between saves); here the share of one replica of"
+        f" {replica} devices, the least that must stop",
+        f"tp x {how} x pp = {plan.tp} x {spread} x {plan.pp} devices work on one copy, whichever"
+        " axis cuts it",
+    )  # fmt: skip
+
+
+def _capital(case: Case, book: PriceBook, need: float, rate: float) -> Scored:
     """Hardware and fabric for a million tokens a second, the fabric sized to the need."""
     from gangsaw.bill.answer import book_name
 
     cluster = case.job.cluster
     name = book_name(cluster, book, "device_price")
+    unit = "USD a million tokens/s"
     if not book.has(f"device_price.{name}.server"):
-        return math.nan, "USD a million tokens/s", f"no figure device_price.{name}.server"
+        return Scored(math.nan, unit, f"no figure device_price.{name}.server")
     own = ownership_of_book(book, name, cluster.host.devices)
-    now = parameter("inter-node-bandwidth").get(case)
+    over = link_parameter(case)
+    if over.name.startswith("intra"):
+        said = f"{cluster.devices:,} x ${own.devices_usd:,.0f} server; one node has no fabric"
+        return Scored(cluster.devices * own.devices_usd / rate * 1e6, unit, said, "servers alone")
+    now = over.get(case)
     fabric = own.fabric_usd * need / now
     usd = cluster.devices * (own.devices_usd + fabric) / rate * 1e6
-    return (
-        usd,
-        "USD a million tokens/s",
+    return Scored(
+        usd, unit,
         f"{cluster.devices:,} x (${own.devices_usd:,.0f} server + ${fabric:,.0f} fabric, in"
         f" proportion to {need / 1e9:.1f} of {now / 1e9:.0f} GB/s)",
-    )
+        f"fabric is {100 * fabric / (own.devices_usd + fabric):.0f} % of it, so throughput decides",
+    )  # fmt: skip
 
 
-def _graded(name: str, family: Family, cells: dict[Family, tuple[float, str, str]]) -> Cell:
+def _graded(name: str, family: Family, cells: dict[Family, Scored]) -> Cell:
     """A cell with its grade, the article's, and why they differ."""
-    value, unit, derivation = cells[family]
-    known = [v for v, _, _ in cells.values() if math.isfinite(v)]
-    grade, ratio, against = _grade(name, value, known)
+    value, unit, derivation, because = cells[family]
+    known = [c.value for c in cells.values() if math.isfinite(c.value)]
     article = ARTICLE.get(name, {}).get(family, "")
+    if not math.isfinite(value):
+        return Cell(value=None, unit=unit, derivation=derivation, grade=None, article=article)
+    grade, ratio, against = _grade(name, value, known)
     why = ""
     if article and grade not in article.split("-"):
-        why = f"{ratio:.2f} times {against} of the row; the article gives no number"
-    finite = value if math.isfinite(value) else 0.0
+        why = f"{ratio:.2f} times {against} of the row: {because}; the article gives no number"
     return Cell(
-        value=finite, unit=unit, derivation=derivation, grade=grade, article=article, why=why
+        value=value, unit=unit, derivation=derivation, grade=grade, article=article, why=why
     )
 
 

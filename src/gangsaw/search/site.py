@@ -34,7 +34,7 @@ from gangsaw.bill.tokens import BatchSweep, critical_batch, sweep_to_target
 from gangsaw.errors import InputError
 from gangsaw.read.parts import optic_part, parts, switch_part
 from gangsaw.search.estimate import estimate
-from gangsaw.search.parameters import Case, parameter
+from gangsaw.search.parameters import Case, inner_tiers, link_parameter, parameter
 from gangsaw.search.scorecard import SLACK_FRAC, needed_bandwidth
 from gangsaw.spec.base import Document
 from gangsaw.spec.price import PriceBook
@@ -61,9 +61,9 @@ def procurement(case: Case, book: PriceBook) -> tuple[Target, ...]:
     result = estimate(job, plan)
     device = cluster.device
     memory = result.memory.peak_bytes * device.memory_bytes / result.memory.capacity_bytes
-    link, link_now = needed_bandwidth(case), parameter("inter-node-bandwidth").get(case)
+    over = link_parameter(case)
+    link, link_now = needed_bandwidth(case), over.get(case)
     endpoints = math.ceil(cluster.devices / cluster.host.devices) * max(1, round(cluster.host.nics))
-    radix = next(r for r in range(2, 100_000, 2) if reach(r, 2) >= endpoints)
     rated_w = _node_w(case, book)
     mtbf_s = job_mtbf_s(case.money.device_mtbf_h, cluster.devices)
     # Young: saves take sqrt(d / 2M) of the work.
@@ -78,14 +78,11 @@ def procurement(case: Case, book: PriceBook) -> tuple[Target, ...]:
             threshold=f"peak of stage {stage.stage} in its {stage.phase}",
         ),
         Target(
-            name="link beyond the node", least=link, unit="bytes/s", now=link_now,
-            holds=link_now >= link,
+            name="link beyond the node" if over.name.startswith("inter") else "link in the node",
+            least=link, unit="bytes/s", now=link_now, holds=link_now >= link,
             threshold=f"step {100 * SLACK_FRAC:.0f} % above that over unlimited links",
         ),
-        Target(
-            name="switch radix, two tiers", least=float(radix), unit="ports", now=None, holds=None,
-            threshold=f"{endpoints:,} NIC ports at full bisection",
-        ),
+        *_radix(endpoints, over.name.startswith("inter")),
         Target(
             name="rack power for two nodes", least=2 * rated_w, unit="W", now=None, holds=None,
             threshold="rated power, continuous; each of two feeds carries it alone",
@@ -101,6 +98,19 @@ def procurement(case: Case, book: PriceBook) -> tuple[Target, ...]:
             now=None, holds=None,
             threshold=f"{size / 1e12:.2f} TB written before the next save, {interval_s:.0f} s"
             " later (Daly's interval at the book's blocking time)",
+        ),
+    )  # fmt: skip
+
+
+def _radix(endpoints: int, several_nodes: bool) -> tuple[Target, ...]:
+    """Ports of a switch with which two tiers connect all NICs; one node needs none."""
+    if not several_nodes:
+        return ()
+    radix = next(r for r in range(2, 100_000, 2) if reach(r, 2) >= endpoints)
+    return (
+        Target(
+            name="switch radix, two tiers", least=float(radix), unit="ports", now=None, holds=None,
+            threshold=f"{endpoints:,} NIC ports at full bisection",
         ),
     )  # fmt: skip
 
@@ -208,6 +218,8 @@ def _host(case: Case, facility: Facility) -> HostCheck | None:
 def _fabric(case: Case, book: PriceBook, facility: Facility) -> tuple[FabricParts | None, str, str]:
     """Parts of a full-bisection, rail-optimised fabric; the first switch that is fast enough."""
     cluster = case.job.cluster
+    if inner_tiers(case).stop == len(cluster.tiers):
+        return None, "one node: nothing to connect", ""
     nics = max(1, round(cluster.host.nics))
     gbps = parameter("inter-node-bandwidth").get(case) * 8 / 1e9 * cluster.host.devices / nics
     gbps = round(gbps / 25) * 25.0

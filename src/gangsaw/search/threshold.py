@@ -1,25 +1,28 @@
-"""Where two plans change rank: root finding on the same estimate over one parameter, and a map
-of which plan wins over two."""
+"""Where plans change rank over one parameter: root finding on the same estimate."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
 from typing import Literal
 
 from pydantic import Field
 from scipy.optimize import brentq
 
-from gangsaw.cost.evaluate import plan_step
-from gangsaw.cost.legal import check_plan
-from gangsaw.cost.lower import Lowered, cut_of, loads_of, lower, strides_of
-from gangsaw.cost.memory_doc import memory_state
-from gangsaw.cost.types import Device, Net
 from gangsaw.errors import InputError
-from gangsaw.jit import compiled
-from gangsaw.search.estimate import counts_of
-from gangsaw.search.parameters import Case, Objective, Parameter, fits_memory, outer_tier
+from gangsaw.search.line import (
+    MANY,
+    MONEY_ONLY,
+    SURE,
+    At,
+    legal_grid,
+    line_of,
+    range_of,
+    step_of,
+)
+from gangsaw.search.parameters import Case, Objective, Parameter
 from gangsaw.spec.base import Document
 
 POINTS = 97
@@ -73,33 +76,25 @@ class ThresholdResult(Document):
     curve: tuple[CurvePoint, ...]
 
 
-class PhaseResult(Document):
-    """Which plan wins where over two parameters. Rows are values of y, columns of x."""
+class Stretch(Document):
+    """A part of the range, and the best plan of the list there; None: none is legal and fits."""
 
-    x: str
-    y: str
-    x_unit: str
-    y_unit: str
-    objective: str
-    plans: tuple[str, ...]
-    x_values: tuple[float, ...]
-    y_values: tuple[float, ...]
-    winner: tuple[tuple[int, ...], ...] = Field(
-        description="index of the plan; -1: none is legal and fits"
-    )
-    lead: tuple[tuple[float, ...], ...] = Field(description="second best over best, less one")
-    share: tuple[float, ...] = Field(description="of the map, won by each plan")
+    low: float
+    high: float
+    plan: str | None
 
 
-def grid(low: float, high: float, points: int, whole: bool = False) -> tuple[float, ...]:
-    """Values from `low` to `high` in equal ratios; whole ones without repetition."""
-    if not (0 < low < high and math.isfinite(high)):
-        raise InputError(f"range {low!r} to {high!r}: two positive numbers, the smaller first")
-    values = [low * (high / low) ** (i / (points - 1)) for i in range(points)]
-    values[-1] = high
-    if whole:
-        return tuple(sorted({float(round(v)) for v in values if round(v) >= 1}))
-    return tuple(values)
+@dataclass(frozen=True)
+class Curves:
+    """Each case at each value of the grid."""
+
+    over: Parameter
+    objective: Objective
+    low: float
+    high: float
+    values: tuple[float, ...]
+    cases: tuple[Case, ...]
+    lines: tuple[tuple[At | None, ...], ...]
 
 
 def objective_at(case: Case, over: Parameter, value: float, objective: Objective) -> float | None:
@@ -110,17 +105,25 @@ def objective_at(case: Case, over: Parameter, value: float, objective: Objective
         return None
 
 
-def range_of(case: Case, over: Parameter, low: float | None, high: float | None) -> tuple[
-    float, float
-]:  # fmt: skip
-    """The range asked for, or the parameter's default around the present value."""
-    if low is None or high is None:
-        now = over.get(case)
-        if now <= 0:
-            raise InputError(f"{over.name} is {now!r} now: state the range, as --range 0.05:0.5")
-        low = now * over.span[0] if low is None else low
-        high = now * over.span[1] if high is None else high
-    return low, high
+def home_of(cases: Sequence[Case]) -> Case:
+    """The first case on the cluster that is asked about."""
+    return next((c for c in cases if not c.elsewhere), cases[0])
+
+
+def curves_of(
+    cases: Sequence[Case],
+    over: Parameter,
+    objective: Objective = "time",
+    low: float | None = None,
+    high: float | None = None,
+    points: int = POINTS,
+) -> Curves:
+    """Every case along the range, each evaluated once."""
+    low, high = range_of(home_of(cases), over, low, high)
+    values = legal_grid(cases, over, low, high, points)
+    fast = len(values) * len(cases) >= MANY
+    lines = tuple(tuple(line_of(c, over, values, objective, fast)) for c in cases)
+    return Curves(over, objective, low, high, values, tuple(cases), lines)
 
 
 def thresholds(
@@ -139,30 +142,46 @@ def thresholds(
     not legal at a value have no objective there. Raises InputError when the range holds no value
     at which both are legal.
     """
-    low, high = range_of(a, over, low, high)
-    values = legal_grid((a, b), over, low, high, points)
-    curve = []
-    for value in values:
-        pair = tuple(objective_at(c, over, value, objective) for c in (a, b))
-        fits = tuple(_fits(c, over, value) for c in (a, b)) if over.memory else ()
-        curve.append(CurvePoint(value=value, objective=pair, fits=fits))
+    result = pair_of(curves_of((a, b), over, objective, low, high, points), 0, 1)
+    if result is None:
+        raise InputError(
+            f"{over.name}: {a.name} and {b.name} are never legal together in the range"
+        )
+    return result
+
+
+def pairs_of(curves: Curves) -> tuple[ThresholdResult, ...]:
+    """Every pair of plans that is legal together somewhere."""
+    found = (pair_of(curves, i, j) for i, j in combinations(range(len(curves.cases)), 2))
+    return tuple(r for r in found if r is not None)
+
+
+def pair_of(curves: Curves, i: int, j: int) -> ThresholdResult | None:
+    """Two of the plans; None where they are never legal together."""
+    over, a, b = curves.over, curves.cases[i], curves.cases[j]
+    curve = [
+        _point(value, pair, over.memory)
+        for value, pair in zip(
+            curves.values, zip(curves.lines[i], curves.lines[j], strict=True), strict=True
+        )
+    ]
     legal = [p for p in curve if None not in p.objective]
     if not legal:
-        raise InputError(
-            f"{over.name} from {low:g} to {high:g}: {a.name} and {b.name} are never legal together"
-        )
+        return None
     crossings = [
-        _refined(a, b, over, objective, p, q) for p, q in pairwise(legal) if _gap(p) * _gap(q) < 0
+        _refined(a, b, over, curves.objective, p, q)
+        for p, q in pairwise(legal)
+        if _gap(p) * _gap(q) < 0
     ]
-    now = over.get(a)
+    now = over.get(home_of((a, b)))
     nearest = min((c.value / now for c in crossings if now > 0), key=_distance, default=None)
     return ThresholdResult(
         parameter=over.name,
         unit=over.unit,
-        objective=objective,
+        objective=curves.objective,
         plans=(a.name, b.name),
-        low=low,
-        high=high,
+        low=curves.low,
+        high=curves.high,
         now=now,
         crossings=tuple(crossings),
         better_throughout=None if crossings else (a.name if _gap(legal[0]) <= 0 else b.name),
@@ -172,23 +191,24 @@ def thresholds(
     )
 
 
+def _point(value: float, pair: Sequence[At | None], memory: bool) -> CurvePoint:
+    """A point of the curve of two plans; whether they fit only where the parameter changes it."""
+    return CurvePoint(
+        value=value,
+        objective=tuple(None if at is None else at.objective for at in pair),
+        fits=tuple(None if at is None else at.fit is not None for at in pair) if memory else (),
+    )
+
+
 def _distance(factor: float) -> float:
     """How far a factor lies from one."""
     return abs(math.log(factor))
 
 
-def _fits(case: Case, over: Parameter, value: float) -> bool | None:
-    try:
-        return fits_memory(over.at(case, value))
-    except InputError:
-        return None
-
-
 def _gap(point: CurvePoint) -> float:
-    """Objective of the first plan less that of the second."""
+    """Objective of the first plan less that of the second; chosen so that both are legal."""
     first, second = point.objective
-    assert first is not None and second is not None  # chosen so by the caller
-    return first - second
+    return (first or 0.0) - (second or 0.0)
 
 
 def _refined(
@@ -239,26 +259,6 @@ def _bisected(
     return p, q
 
 
-def step_of(cases: Sequence[Case], over: Parameter) -> int:
-    """Distance of the values of a whole parameter that all plans can have."""
-    if over.name == "global-batch":
-        return math.lcm(*(c.plan.dp * c.plan.mbs for c in cases))
-    if over.name == "sequence-length":
-        return math.lcm(*(2 * c.plan.cp * c.plan.tp for c in cases))
-    return 1
-
-
-def legal_grid(
-    cases: Sequence[Case], over: Parameter, low: float, high: float, points: int
-) -> tuple[float, ...]:
-    """Grid values; of a whole parameter only those that all plans can have."""
-    values = grid(low, high, points, over.whole)
-    if not over.whole:
-        return values
-    step = step_of(cases, over)
-    return tuple(sorted({float(max(1, round(v / step)) * step) for v in values}))
-
-
 def _fit_limits(names: tuple[str, str], curve: Sequence[CurvePoint]) -> list[FitLimit]:
     """Where each plan starts or stops to fit."""
     out = []
@@ -271,123 +271,47 @@ def _fit_limits(names: tuple[str, str], curve: Sequence[CurvePoint]) -> list[Fit
     return out
 
 
-def phase(
-    cases: Sequence[Case],
-    x: Parameter,
-    y: Parameter,
-    objective: Objective,
-    x_values: Sequence[float],
-    y_values: Sequence[float],
-) -> PhaseResult:
-    """Which of `cases` wins at each pair of values, among those that are legal and fit there.
+def winner_of(column: Sequence[At | None]) -> tuple[int, float]:
+    """Place of the best plan and the next one's objective over its own, less one.
 
-    Raises InputError for fewer than two cases.
+    Of those that surely fit, else of those that only may; -1 where none does.
     """
-    if len(cases) < 2:
-        raise InputError("a map of winners needs two plans or more")
-    if x.name == y.name:
-        raise InputError(f"both axes are {x.name}: two different parameters are needed")
-    winner, lead = [], []
-    fast = len(cases) * len(x_values) * len(y_values) >= MANY
-    for value in y_values:
-        rows = [_row(y, case, value, x, x_values, objective, fast) for case in cases]
-        best, margin = [], []
-        for column in zip(*rows, strict=True):
-            order = sorted((v, i) for i, v in enumerate(column) if v is not None)
-            best.append(order[0][1] if order else -1)
-            margin.append(order[1][0] / order[0][0] - 1 if len(order) > 1 else math.inf)
-        winner.append(tuple(best))
-        lead.append(tuple(m if math.isfinite(m) else 0.0 for m in margin))
-    cells = len(x_values) * len(y_values)
-    share = tuple(sum(r.count(i) for r in winner) / cells for i in range(len(cases)))
-    return PhaseResult(
-        x=x.name,
-        y=y.name,
-        x_unit=x.unit,
-        y_unit=y.unit,
-        objective=objective,
-        plans=tuple(c.name for c in cases),
-        x_values=tuple(x_values),
-        y_values=tuple(y_values),
-        winner=tuple(winner),
-        lead=tuple(lead),
-        share=share,
-    )
-
-
-MANY = 200_000
-"""Evaluations from which a map runs compiled."""
-MONEY_ONLY = frozenset({"device-price", "energy-price", "failure-rate"})
-"""Parameters that leave the step's seconds as they are."""
-
-
-def _row(
-    y: Parameter,
-    case: Case,
-    value: float,
-    x: Parameter,
-    x_values: Sequence[float],
-    objective: Objective,
-    fast: bool,
-) -> list[float | None]:
-    """Objectives of one plan along x at one y; a step is timed once where x is money only."""
-    try:
-        moved = y.at(case, value)
-        if not x.memory and not fits_memory(moved):
-            return [None] * len(x_values)
-        if x.name in MONEY_ONLY:
-            step_s = moved.step().step
-            return [x.at(moved, v).objective(objective, step_s) for v in x_values]
-        if x.name in RATES:
-            return [moved.objective(objective, s) for s in step_row(moved, x, x_values, fast)]
-    except InputError:
-        return [None] * len(x_values)
-    return [
-        objective_at(moved, x, v, objective) if not x.memory or _fits(moved, x, v) else None
-        for v in x_values
-    ]
-
-
-def step_row(case: Case, x: Parameter, values: Sequence[float], fast: bool = False) -> list[float]:
-    """Step seconds along a rate of the hardware: lowered once, one number changed a value.
-
-    `fast` runs the compiled formulas, whose first compilation costs half a minute.
-    """
-    step = compiled(plan_step) if fast else plan_step
-    check_plan(case.job, case.plan)
-    low = lower(case.job)
-    counts = counts_of(case.job, case.plan)
-    loads = loads_of(case.job.model, case.plan, counts)
-    cut, strides = cut_of(case.plan, case.job.recipe), strides_of(case.plan)
-    state = memory_state(case.plan, case.job.recipe)
-    now, out = x.get(case), []
-    for value in values:
-        device, net = RATES[x.name](low, value / now, case)
-        cost = step(
-            low.kinds, low.ends, loads, cut, state, device, net, strides, low.stack, low.memory
+    for grade in (SURE, SURE + 1):
+        order = sorted(
+            (at.objective, i) for i, at in enumerate(column) if at is not None and at.fit == grade
         )
-        out.append(float(cost.step))
-    return out
+        if order:
+            return order[0][1], order[1][0] / order[0][0] - 1 if len(order) > 1 else 0.0
+    return -1, 0.0
 
 
-def _rate(low: Lowered, factor: float, inside: slice) -> tuple[Device, Net]:
-    """Bandwidth of some tiers times `factor`."""
-    rates = low.net.bytes_per_s.copy()
-    rates[inside] *= factor
-    return low.device, low.net._replace(bytes_per_s=rates)
+def best_over(curves: Curves, pairs: Sequence[ThresholdResult]) -> tuple[Stretch, ...]:
+    """Which plan of the list is best where: the range cut at the crossings of the winners."""
+    names = [c.name for c in curves.cases]
+    winners = [winner_of(column)[0] for column in zip(*curves.lines, strict=True)]
+    out: list[Stretch] = []
+    start, best = curves.values[0], winners[0]
+    for (v0, w0), (v1, w1) in pairwise(zip(curves.values, winners, strict=True)):
+        if w0 == w1:
+            continue
+        cut = v1
+        if min(w0, w1) >= 0:
+            both = {names[w0], names[w1]}
+            found = [
+                c.value for r in pairs if set(r.plans) == both for c in r.crossings
+                if v0 <= c.value <= v1
+            ]  # fmt: skip
+            cut = found[0] if found else v1
+        out.append(Stretch(low=start, high=cut, plan=names[best] if best >= 0 else None))
+        start, best = cut, w1
+    last = names[best] if best >= 0 else None
+    return (*out, Stretch(low=start, high=curves.values[-1], plan=last))
 
 
-def _peaks(low: Lowered, factor: float) -> tuple[Device, Net]:
-    """Peaks times `factor`."""
-    device = low.device
-    peaks = {"peak": device.peak * factor, "peak_linear": device.peak_linear * factor}
-    return device._replace(**peaks), low.net
+def rank_changes(over: Parameter, cases: Sequence[Case]) -> bool:
+    """Whether the parameter can change the order of plans at all.
 
-
-RATES: dict[str, Callable[[Lowered, float, Case], tuple[Device, Net]]] = {
-    "inter-node-bandwidth": lambda low, f, c: _rate(low, f, slice(outer_tier(c), None)),
-    "intra-node-bandwidth": lambda low, f, c: _rate(low, f, slice(0, outer_tier(c))),
-    "device-flops": lambda low, f, _: _peaks(low, f),
-    "device-bandwidth": lambda low, f, _: (low.device._replace(hbm=low.device.hbm * f), low.net),
-}
-"""Rates of the hardware: what changes of the lowered job when one is `factor` times as high."""
+    Prices and failures move every plan on one cluster alike.
+    """
+    alike = {(c.elsewhere, c.job.cluster.devices, c.money) for c in cases}
+    return over.name not in MONEY_ONLY or len(alike) > 1
