@@ -1,6 +1,7 @@
 """Sound files give no fault, on their own and on their cluster; what cannot be judged is said."""
 
 import json
+import re
 import time
 from pathlib import Path
 
@@ -16,8 +17,11 @@ FILES = sorted(path.name for path in SOUND.iterdir())
 CLUSTERS = {
     "megatron_gpt3_175b.sh": "a100-sxm-80g:1024", "neox_20b.yml": "a100-sxm-40g:96",
     "deepspeed_zero3_llama2_13b.sh": "a100-sxm-80g:16", "nanotron_smollm.yaml": "h100-sxm:64",
-    "titan_llama3_405b.py": "h100-sxm:512",
+    "titan_llama3_405b.py": "h100-sxm:512", "deepspeed_zero1.json": "h100-sxm:16",
+    "llama_factory_qwen_lora.yaml": "rtx-4090:8",
 }  # fmt: skip
+TIGHT = {"bridge_qwen3_30b_a3b.py": {"WS007"}}
+"""Files that leave the devices open and are short of memory on the eight taken here."""
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -44,7 +48,7 @@ def test_a_sound_file_gives_no_fault_on_its_cluster(name):
         world = 8
     cluster = load_cluster(CLUSTERS.get(name, f"h100-sxm:{world}"))
     found = check(launch, cluster)
-    assert [(f.code, f.message) for f in found.faults] == []
+    assert {f.code for f in found.faults} == TIGHT.get(name, set()), found.faults
     if launch.plan is not None:
         assert found.peak_bytes > 0
         assert found.step_time_s > 0
@@ -139,3 +143,28 @@ def test_the_offered_first_and_last_stage_makes_the_middle_even(layers, pp):
     assert (layers - first - last) % (pp - 2) == 0
     middle = (layers - first - last) // (pp - 2)
     assert max(first, last) - middle <= 2 or layers < 2 * pp * 2
+
+
+def test_devices_that_a_file_leaves_open_are_those_of_the_cluster():
+    text = (SOUND / "megatron_llama3_8b.sh").read_text()
+    text = text.replace("--nproc_per_node $GPUS_PER_NODE", "--nproc_per_node 8")
+    text = re.sub(r"--nnodes \S+", "--nnodes $HOW_MANY", text)
+    launch = read_launch_text(text, "run.sh")
+    assert launch.plan is None
+    found = check(launch, load_cluster("h100-sxm:32"))
+    assert found.grid["world"] == 32
+    assert found.peak_bytes > 0
+    assert "world" in {item.fact for item in found.assumed}
+
+
+def test_overlap_that_a_file_leaves_out_costs_time():
+    text = (SOUND / "megatron_gpt3_175b.sh").read_text()
+    cluster = load_cluster("a100-sxm-80g:1024")
+    both = [
+        check(read_launch_text(body, "run.sh"), cluster).step_time_s
+        for body in (
+            text,
+            text.replace("--overlap-grad-reduce", "").replace("--overlap-param-gather", ""),
+        )
+    ]
+    assert both[1] > both[0]

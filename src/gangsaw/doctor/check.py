@@ -7,12 +7,16 @@ from typing import Any, cast
 from pydantic import Field
 
 from gangsaw.doctor.context import names_of
-from gangsaw.doctor.expressions import UNKNOWN, Evaluator
-from gangsaw.doctor.predict import Predicted, changed, job_of, predict
+from gangsaw.doctor.effect import Site, effect_of
+from gangsaw.doctor.expressions import Evaluator
+from gangsaw.doctor.predict import Predicted, job_of, predict, why_not
 from gangsaw.doctor.resume import ResumeResult
 from gangsaw.doctor.rulebook import Rule, Severity, rules
+from gangsaw.errors import InputError
 from gangsaw.read.launch.document import Assumed, LaunchFile, Value
-from gangsaw.spec import ClusterSpec, Job, StackProfile
+from gangsaw.read.launch.frameworks import Restated, restate
+from gangsaw.read.models import load_model
+from gangsaw.spec import ClusterSpec, ModelSpec, StackProfile
 from gangsaw.spec.base import Document
 
 ORDER = ("error", "wrong-model", "waste")
@@ -29,9 +33,21 @@ class Fault(Document):
     legal: tuple[Value, ...] = ()
     repair: str
     source: str = Field(description="file and release of the framework, or publication")
+    effect: str = Field(description="what the repair changes, or why that is not predicted")
+    params_change: float | None = Field(None, description="parameters after the repair less now")
     peak_bytes: float | None = Field(None, description="predicted device peak after the repair")
+    step_time_s: float | None = Field(None, description="predicted step time after the repair")
     peak_change_bytes: float | None = None
-    step_time_change_frac: float | None = None
+    step_time_change_frac: float | None = Field(None, description="at equal tokens")
+
+
+class ModelSize(Document):
+    """A model's size, and what the plan makes of it where that can be predicted."""
+
+    params: float
+    active_params: float
+    peak_bytes: float | None = None
+    step_time_s: float | None = None
 
 
 class CheckResult(Document):
@@ -50,6 +66,9 @@ class CheckResult(Document):
     grid: dict[str, int] = Field({}, description="resolved degrees, experts and devices")
     peak_bytes: float | None = None
     step_time_s: float | None = None
+    not_predicted: str = Field("", description="why memory and time are not predicted")
+    runs: ModelSize | None = Field(None, description="the model that would run")
+    named: ModelSize | None = Field(None, description="the model named, where it is another")
     rules_checked: int = 0
     resume: ResumeResult | None = Field(None, description="where a saved layout was stated")
 
@@ -65,11 +84,12 @@ def check(
     With a cluster, memory and time of the plan and of its repairs are predicted too. `version` is
     the framework's release where the file does not state it; without one the newest rules hold.
     """
+    launch = on_cluster(launch, cluster)
     names = names_of(launch, cluster, stack)
     flags = {key: "None" if value is None else value for key, value in launch.flags.items()}
     judge = Evaluator(names, flags, frozenset(launch.wheres))
     job = job_of(launch, cluster, stack)
-    base = predict(job, launch.plan)
+    site = Site(launch, cluster, stack, predict(job, launch.plan))
     found: list[Fault] = []
     checked = 0
     for rule in rules():
@@ -77,34 +97,69 @@ def check(
             continue
         checked += 1
         if judge.holds(rule.when):
-            found.append(_fault(rule, judge, launch, job, base))
+            found.append(_fault(rule, judge, site))
     found.sort(key=lambda fault: ORDER.index(fault.severity))
+    why = ""
+    if cluster is not None and site.base is None:
+        why = "; ".join(launch.missing) or why_not(job, launch.plan)
     return CheckResult(
         path=launch.path, framework=launch.framework, version=version or launch.version,
         model=launch.model_name or (launch.model.name if launch.model else ""),
         faults=tuple(found), refused=refused(launch), unread=launch.unread,
         assumed=launch.assumed, missing=launch.missing, stages=_stages(launch),
-        grid=_grid(names), peak_bytes=base.peak_bytes if base else None,
-        step_time_s=base.step_s if base else None, rules_checked=checked,
+        grid=_grid(names), peak_bytes=site.base.peak_bytes if site.base else None,
+        step_time_s=site.base.step_s if site.base else None, rules_checked=checked,
+        not_predicted=why, runs=_size(launch.model, site.base), named=_named(site),
     )  # fmt: skip
 
 
-def _fault(
-    rule: Rule, judge: Evaluator, launch: LaunchFile, job: Job | None, base: Predicted | None
-) -> Fault:
+def on_cluster(launch: LaunchFile, cluster: ClusterSpec | None) -> LaunchFile:
+    """The launch on a stated cluster: where the file leaves the devices open, it has them all."""
+    if cluster is None or launch.facts.get("world") is not None:
+        return launch
+    return restate(launch, Restated({}, cluster.devices))
+
+
+def _size(model: ModelSpec | None, found: Predicted | None) -> ModelSize | None:
+    if model is None:
+        return None
+    return ModelSize(
+        params=float(model.params()), active_params=float(model.active_params()),
+        peak_bytes=found.peak_bytes if found else None,
+        step_time_s=found.step_s if found else None,
+    )  # fmt: skip
+
+
+def _named(site: Site) -> ModelSize | None:
+    """The model that the file names, under the file's plan; None where it is the one that runs."""
+    launch = site.launch
+    if not launch.model_name or launch.model is None:
+        return None
+    try:
+        model = load_model(launch.model_name)
+    except InputError:
+        return None
+    # A padded vocabulary is the same model.
+    spare = max(0, launch.model.vocab - model.vocab) * model.hidden * (1 if model.tied else 2)
+    if abs(launch.model.params() - model.params()) <= spare + 1e-4 * model.params():
+        return None
+    job = job_of(launch, site.cluster, site.stack)
+    if job is not None:
+        job = job.model_copy(update={"model": model})
+    return _size(model, predict(job, launch.plan))
+
+
+def _fault(rule: Rule, judge: Evaluator, site: Site) -> Fault:
     legal = judge.value(rule.legal) if rule.legal else []
-    change = {key: judge.value(text) for key, text in rule.change.items()}
-    after = None
-    if change and base is not None and UNKNOWN not in change.values():
-        after = predict(job, changed(launch.plan, change))
+    change = effect_of(rule, judge, site)
     return Fault(
-        code=rule.code, severity=rule.severity, where=_where(rule, judge, launch),
+        code=rule.code, severity=rule.severity, where=_where(rule, judge, site.launch),
         message=judge.fill(rule.message), rule=rule.rule,
         legal=tuple(cast("list[Value]", legal)) if isinstance(legal, list) else (),
-        repair=judge.fill(rule.repair), source=rule.source,
-        peak_bytes=after.peak_bytes if after else None,
-        peak_change_bytes=after.peak_bytes - base.peak_bytes if after and base else None,
-        step_time_change_frac=after.step_s / base.step_s - 1 if after and base else None,
+        repair=judge.fill(rule.repair), source=rule.source, effect=change.text,
+        params_change=change.params_change, peak_bytes=change.peak_bytes,
+        step_time_s=change.step_time_s, peak_change_bytes=change.peak_change_bytes,
+        step_time_change_frac=change.step_time_change_frac,
     )  # fmt: skip
 
 

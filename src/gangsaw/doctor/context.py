@@ -103,6 +103,8 @@ def _misspelt(launch: LaunchFile, names: dict[str, Any]) -> None:
         near = difflib.get_close_matches(item.key, known, n=1, cutoff=0.92)
         if near and near[0] not in {other.key for other in launch.stated}:
             names["misspelt"], names["meant"] = item.key, near[0]
+            names["meant_fact"] = words.facts[near[0]].partition("=")[0]
+            names["misspelt_value"] = item.value
             return
 
 

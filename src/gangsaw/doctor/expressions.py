@@ -15,6 +15,9 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, TypeAlias
 
+from gangsaw.cost.layout import default_counts
+from gangsaw.read.launch.stages import layout_text
+
 
 class _Unknown:
     """The value of what is not known; every operation on it is unknown again."""
@@ -42,13 +45,15 @@ def near_pp(layers: int, low: int = 1, high: int = 64) -> list[int]:
     return [d for d in divisors(layers) if low <= d <= high]
 
 
-def first_last_pair(layers: int, pp: int) -> str:
-    """One pair of first and last stage that makes the middle even, nearest to even stages.
+def first_last(layers: int, pp: int) -> tuple[int, int] | None:
+    """First and last stage that make the middle even, nearest to even stages; None for none.
 
     The ends may hold fewer layers than the middle, never more where that can be helped.
     """
+    if pp == 2 and layers >= 2:
+        return layers - layers // 2, layers // 2
     if pp < 3:
-        return "none"
+        return None
     best: tuple[float, int, int] | None = None
     for middle in range(1, layers // max(1, pp - 2) + 1):
         rest = layers - middle * (pp - 2)
@@ -58,7 +63,41 @@ def first_last_pair(layers: int, pp: int) -> str:
         spread = max(first, last, middle) + 0.01 * (max(first, last) > middle)
         if best is None or spread < best[0]:
             best = (spread, first, last)
-    return "none" if best is None else f"first {best[1]}, last {best[2]}"
+    return None if best is None else (best[1], best[2])
+
+
+def first_last_pair(layers: int, pp: int) -> str:
+    """`first_last` as text."""
+    pair = first_last(layers, pp)
+    return "none" if pair is None else f"first {pair[0]}, last {pair[1]}"
+
+
+def first_of(layers: int, pp: int) -> int | None:
+    """Layers of the first stage of `first_last`."""
+    pair = first_last(layers, pp)
+    return None if pair is None else pair[0]
+
+
+def last_of(layers: int, pp: int) -> int | None:
+    """Layers of the last stage of `first_last`."""
+    pair = first_last(layers, pp)
+    return None if pair is None else pair[1]
+
+
+def nearest_divisor(total: int, wanted: int, of: int = 1) -> int:
+    """The divisor of `total` that is a multiple of `of` and nearest to `wanted`, lower in a tie.
+
+    Raises ValueError where there is none.
+    """
+    legal = [d for d in divisors(total) if d % of == 0]
+    if not legal:
+        raise ValueError("no divisor")
+    return min(legal, key=lambda d: (abs(d - wanted), d))
+
+
+def even_layout(layers: int, chunks: int) -> str:
+    """A Megatron layout of `layers` over `chunks` stages, as even as they go, ends lightest."""
+    return layout_text(default_counts(layers, chunks))
 
 
 def multiples(value: int, of: int) -> bool:
@@ -68,6 +107,8 @@ def multiples(value: int, of: int) -> bool:
 
 FUNCTIONS: dict[str, Callable[..., Answer]] = {
     "divisors": divisors, "near_pp": near_pp, "first_last_pair": first_last_pair,
+    "first_of": first_of, "last_of": last_of, "nearest_divisor": nearest_divisor,
+    "even_layout": even_layout, "gcd": math.gcd,
     "multiples": multiples, "min": min, "max": max, "abs": abs, "len": len, "sum": sum,
     "int": int, "ceil": math.ceil, "round": round, "str": str, "lower": lambda x: str(x).lower(),
 }  # fmt: skip

@@ -22,26 +22,56 @@ STACKS = {
 
 
 class Predicted(NamedTuple):
-    """A plan's device-visible peak and its step time."""
+    """A plan's device-visible peak, its step time and the tokens of a step."""
 
     peak_bytes: float
     step_s: float
+    tokens: float
 
 
 def stack_for(launch: LaunchFile, stack: StackProfile | None) -> StackProfile:
-    """The stack chosen, else the usual one of the file's framework."""
+    """The stack chosen, else the usual one of the file's framework; both as the file sets them."""
     if stack is not None:
-        return stack
+        return as_set(stack, launch)
     name = STACKS.get(launch.framework, "unknown")
     if name == "torchtitan" and launch.facts.get("compile") is True:
         name = "torchtitan-compiled"
     if name == "megatron-core-te" and launch.facts.get("precision") == "fp8":
         name = "megatron-core-te-fp8"
-    found = load_stack(name if name in list_stacks() else "unknown")
-    if str(launch.facts.get("grads_dtype")) in ("bf16", "bfloat16") and name.startswith("mega"):
-        memory = found.memory.model_copy(update={"grad_bytes": 2.0})
-        return found.model_copy(update={"memory": memory})
-    return found
+    return as_set(load_stack(name if name in list_stacks() else "unknown"), launch)
+
+
+_UNFUSED_SCORE_BYTES = 5.0
+"""Korthikanti et al., arXiv:2205.05198, section 4: 5 a s^2 b bytes of scores, softmax and mask."""
+
+
+def as_set(stack: StackProfile, launch: LaunchFile) -> StackProfile:
+    """The stack as the file's own switches make it: overlap, attention kernel, dropout, loss."""
+    memory: dict[str, object] = {}
+    time: dict[str, object] = {}
+    facts = launch.facts
+    megatron = launch.framework in ("megatron-lm", "megatron-bridge", "nemo")
+    if str(facts.get("grads_dtype")) in ("bf16", "bfloat16") and stack.rules.startswith("mega"):
+        memory["grad_bytes"] = 2.0
+    if megatron and facts.get("overlap_grad") is False and not facts.get("torch_fsdp"):
+        time["dp_overlap_backward_frac"] = 0.0
+    if megatron and facts.get("overlap_param") is False and not facts.get("torch_fsdp"):
+        time["dp_overlap_forward_frac"] = 0.0
+    if facts.get("overlap_comm") is False and "overlap_comm" in launch.wheres:
+        time |= {"dp_overlap_backward_frac": 0.0, "zero3_overlap_frac": 0.0}
+    if megatron and str(facts.get("attention_backend")).lower().endswith("unfused"):
+        memory["unfused_score_bytes"] = _UNFUSED_SCORE_BYTES
+        time["attention_kernel"] = "unfused"
+    if launch.framework == "megatron-lm" and facts.get("hidden_dropout") not in (None, 0, 0.0):
+        memory["dropout"] = True
+    if facts.get("no_loss_parallel") is True:
+        memory["logits_vocab_parallel"] = False
+    if not memory and not time:
+        return stack
+    return stack.model_copy(update={
+        "memory": stack.memory.model_copy(update=memory),
+        "time": stack.time.model_copy(update=time),
+    })  # fmt: skip
 
 
 def job_of(
@@ -68,7 +98,20 @@ def full_estimate(job: Job | None, plan: Plan | None) -> EstimateResult | None:
 def predict(job: Job | None, plan: Plan | None) -> Predicted | None:
     """Peak and step time of a plan; None where they cannot be had."""
     found = full_estimate(job, plan)
-    return None if found is None else Predicted(found.memory.peak_bytes, found.step_time_s)
+    if found is None or job is None:
+        return None
+    return Predicted(found.memory.peak_bytes, found.step_time_s, job.recipe.tokens_per_step)
+
+
+def why_not(job: Job | None, plan: Plan | None) -> str:
+    """Why a plan cannot be predicted, in one line; "" where it can."""
+    if job is None or plan is None:
+        return "model, recipe or plan are not stated in full"
+    try:
+        estimate(job, plan)
+    except GangsawError as error:
+        return str(error)
+    return ""
 
 
 def changed(plan: Plan | None, change: dict[str, object]) -> Plan | None:

@@ -30,7 +30,13 @@ class Rule(Document):
     rule: str = Field(description="the rule in plain words")
     legal: str = Field("", description="an expression that lists what is legal")
     repair: str
-    change: dict[str, str] = Field({}, description="plan fields of the repair, as expressions")
+    change: dict[str, str] = Field(
+        {}, description="facts after the repair, as expressions; None takes a statement back"
+    )
+    effect: str = Field("", description="without `change`: none, or why nothing is predicted")
+    base: Literal["", "unknown", "runs"] = Field(
+        "", description="unknown: what it does now is not modelled; runs: an error that starts"
+    )  # fmt: skip
     source: str = Field(description="file and release that it comes from")
 
     def applies(self, framework: str, version: str) -> bool:

@@ -14,7 +14,7 @@ from gangsaw.units import format_count, format_gib, format_s
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from gangsaw.doctor.check import CheckResult, Fault
+    from gangsaw.doctor.check import CheckResult, Fault, ModelSize
     from gangsaw.doctor.oom import OomResult
     from gangsaw.doctor.resume import ResumeResult
     from gangsaw.read.launch.document import LaunchFile
@@ -34,6 +34,10 @@ def check_text(result: CheckResult, console: Console) -> None:
     head += f", {result.model}" if result.model else ""
     console.print(Text(head, style="bold"))
     console.print(Text(_grid_line(result), style="dim"))
+    if result.runs is not None and result.named is not None:
+        console.print(Text(_models_line(result.model, result.runs, result.named)))
+    if result.not_predicted:
+        console.print(Text(f"not predicted: {result.not_predicted}"))
     for severity, title in _TITLES.items():
         faults = [fault for fault in result.faults if fault.severity == severity]
         if faults:
@@ -51,6 +55,20 @@ def check_text(result: CheckResult, console: Console) -> None:
     _listed("Assumed", [f"{a.fact} = {a.value} ({a.source})" for a in result.assumed], console)
     _listed("Unread", result.unread, console)
     _listed("Missing", result.missing, console)
+
+
+def _models_line(name: str, runs: ModelSize, named: ModelSize) -> str:
+    """The model that would run beside the one that is named."""
+
+    def of(size: ModelSize) -> str:
+        text = f"{format_count(size.params)} parameters"
+        if size.active_params < 0.99 * size.params:
+            text += f" ({format_count(size.active_params)} active)"
+        if size.peak_bytes is not None and size.step_time_s is not None:
+            text += f", {format_gib(size.peak_bytes)}, {format_s(size.step_time_s)} a step"
+        return text
+
+    return f"would run {of(runs)}; {name} has {of(named)}"
 
 
 def _resume(resume: ResumeResult, console: Console) -> None:
@@ -101,18 +119,9 @@ def _fault(fault: Fault, console: Console) -> None:
     if fault.legal:
         shown = ", ".join(str(value) for value in fault.legal[:12])
         rows.add_row("", Text(f"legal: {shown}"))
-    rows.add_row("", Text(f"repair: {fault.repair}{_change(fault)}"))
+    rows.add_row("", Text(f"repair: {fault.repair}"))
+    rows.add_row("", Text(f"effect: {fault.effect}"))
     console.print(Padding(rows, (0, 0, 0, 2)))
-
-
-def _change(fault: Fault) -> str:
-    if fault.peak_change_bytes is None or fault.step_time_change_frac is None:
-        return ""
-    sign = "+" if fault.peak_change_bytes >= 0 else "-"
-    return (
-        f" (predicted: peak {sign}{format_gib(abs(fault.peak_change_bytes))},"
-        f" step {100 * fault.step_time_change_frac:+.1f} %)"
-    )
 
 
 def oom_text(result: OomResult, console: Console) -> None:

@@ -198,7 +198,7 @@ def _put(settings: Settings, key: str, value: Value, line: int) -> None:
 
 def _head(words: list[str], line: int, settings: Settings) -> None:
     """What torchrun, deepspeed, accelerate and srun say of nodes and devices."""
-    srun = "srun" in words
+    srun, open_nodes = "srun" in words, False
     for key, value in pairs(words):
         name = _LAUNCH_FLAGS.get(key.replace("-", "_"))
         if name is None and srun:
@@ -207,12 +207,13 @@ def _head(words: list[str], line: int, settings: Settings) -> None:
             continue
         if UNKNOWN in value:
             settings.skip(line, f"--{key}: the file does not state its value")
+            open_nodes = open_nodes or name == "nodes"
             continue
         number = slurm_number(value, key)
         if number:
             settings.put(f"@{name}", number, line)
     single = any(word.rsplit("/", 1)[-1] in ("torchrun", "deepspeed", "megatron") for word in words)
-    if single and "@nodes" not in settings.items:
+    if single and not open_nodes and "@nodes" not in settings.items:
         settings.put("@one_node", 1, line)
 
 

@@ -63,7 +63,8 @@ def of_json(keys: set[str]) -> Framework | None:
     tuner = {"finetuning_type", "cutoff_len", "template", "stage"} & keys
     if found == "llama-factory" and not tuner:
         return "deepspeed"
-    if found is not None:
+    neox = {"pipe_parallel_size", "model_parallel_size", "num_layers"} & keys
+    if found is not None and (found != "gpt-neox" or neox):
         return found
     heads = {key.split(".")[0] for key in keys}
     model = "model_type" in keys or "architectures" in keys

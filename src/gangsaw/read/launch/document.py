@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 from typing_extensions import TypeAliasType
 
 from gangsaw.spec.base import Document
@@ -53,6 +53,14 @@ class Settings:
         for item in inner:
             key = f"ds.{item.key}" if item.key in self.items else item.key
             self.put(key, item.value, item.line + offset)
+
+    def copy(self) -> Settings:
+        """The same statements, to be translated again."""
+        twin = Settings(self.where)
+        twin.items, twin.env = dict(self.items), dict(self.env)
+        twin.unread, twin.devices = list(self.unread), list(self.devices)
+        twin.names, twin.has_deepspeed = list(self.names), self.has_deepspeed
+        return twin
 
     def get(self, key: str) -> Value:
         """Value of `key`, None when it is not there."""
@@ -110,6 +118,7 @@ class LaunchFile(Document):
     recipe: Recipe | None = None
     plan: Plan | None = None
     missing: tuple[str, ...] = Field((), description="why a document could not be made")
+    _settings: Settings | None = PrivateAttr(None)
 
     @property
     def flags(self) -> dict[str, Value]:

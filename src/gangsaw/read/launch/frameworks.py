@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from gangsaw.errors import InputError
 from gangsaw.read.launch import build, hf, megatron, own, titan, world
-from gangsaw.read.launch.document import Framework, LaunchFile, Settings
+from gangsaw.read.launch.document import Framework, LaunchFile, Settings, Value
 from gangsaw.read.launch.facts import Facts, Vocabulary, catalog_name, vocabulary
 from gangsaw.read.models import load_model
 from gangsaw.spec import ModelSpec
@@ -36,6 +37,14 @@ _VERL = {
     "actor_rollout_ref.rollout.gpu_memory_utilization": "verl_rollout_share",
 }
 _VERL_PREFIX = "actor_rollout_ref.actor.megatron."
+
+
+class Restated(NamedTuple):
+    """Facts that stand in place of what a file states (None: not stated), and a world size for
+    files that leave it open."""
+
+    facts: dict[str, Value] = {}  # noqa: RUF012 - never changed
+    world: int | None = None
 
 
 def key_of(framework: Framework) -> Callable[[str], str]:
@@ -81,8 +90,32 @@ def recognised(settings: Settings, framework: Framework) -> int:
     return sum(1 for item in settings if words.means(spell(item.key)))
 
 
-def launch_file(settings: Settings, framework: Framework, where: str) -> LaunchFile:
-    """Everything that the settings say, and what follows from them."""
+def launch_file(
+    settings: Settings, framework: Framework, where: str, restated: Restated | None = None
+) -> LaunchFile:
+    """Everything that the settings say, and what follows from them.
+
+    `restated` are facts that replace what the settings state, before anything follows from them.
+    """
+    held = settings.copy()
+    found = _translated(settings, framework, where, restated or Restated())
+    found._settings = held
+    return found
+
+
+def restate(launch: LaunchFile, restated: Restated) -> LaunchFile:
+    """The launch file as it would read with other statements; nothing else about it changes."""
+    settings = launch._settings
+    if settings is None:
+        return launch
+    found = _translated(settings.copy(), launch.framework, launch.path, restated)
+    found._settings = settings
+    return found
+
+
+def _translated(
+    settings: Settings, framework: Framework, where: str, restated: Restated
+) -> LaunchFile:
     facts = Facts(settings)
     one_node = "@one_node" in settings.items
     for key in [key for key in settings.items if key.startswith("@")]:
@@ -105,6 +138,7 @@ def launch_file(settings: Settings, framework: Framework, where: str) -> LaunchF
         words = vocabulary(framework)
         facts.take(words, key_of(framework))
         name = _name(facts, framework)
+    _restate(facts, restated)
     model = _named(facts, name)
     if words is not None:
         _resolve(facts, framework, words, model)
@@ -114,6 +148,23 @@ def launch_file(settings: Settings, framework: Framework, where: str) -> LaunchF
         world.complete(facts)
         own.finish(facts)
     return _finish(facts, framework, where, name, model)
+
+
+def _restate(facts: Facts, restated: Restated) -> None:
+    for fact, value in restated.facts.items():
+        if value is None:
+            facts.held.pop(fact, None)
+        else:
+            facts.state(fact, value, "")
+    if restated.world and facts.whole("world") is None and not _counted(facts):
+        facts.assume("world", restated.world, "the stated cluster")
+
+
+def _counted(facts: Facts) -> bool:
+    """Whether the file itself says how many devices there are."""
+    if facts.whole("nodes") and (facts.whole("per_node") or facts.whole("tasks")):
+        return True
+    return bool(facts.whole("tasks") or facts.whole("named_world") or facts.is_stated("dp"))
 
 
 def _name(facts: Facts, framework: Framework) -> str:
