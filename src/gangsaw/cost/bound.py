@@ -1,43 +1,35 @@
 """Physical lower bounds: no kernel beats the dense peak, no link its line rate.
 
-They use nothing but shapes and data-sheet rates, so an estimate below them is a fault.
+They use nothing but shapes (the FLOPs that MFU counts, `cost.flops`) and data-sheet rates, so an
+estimate below them is a fault.
 """
 
 from __future__ import annotations
 
-from gangsaw.cost.attention import keys_seen
+from gangsaw.cost.flops import core_flops, dense_flops, projection_flops, routed_flops
 from gangsaw.cost.types import Cut, Device, Ends, Kind, Loads, StackT, State
 from gangsaw.jit import kernel
 
 
 @kernel
 def linear_flops(kind: Kind, cut: Cut) -> float:
-    """Forward FLOPs of the linear layers of one layer and microbatch on one rank."""
+    """Forward FLOPs of the matrices of one layer and microbatch on one rank."""
     tokens = cut.mbs * cut.seq_len * kind.tokens_frac / cut.cp
-    active = 0.0
-    if kind.experts > 0.0:
-        active = kind.expert_params / kind.experts * kind.topk
-    matrices = kind.attention_params + kind.mlp_params + active
-    return 2.0 * tokens * matrices / cut.tp
+    return tokens / cut.tp * (projection_flops(kind) + dense_flops(kind) + routed_flops(kind))
 
 
 @kernel
 def attention_flops(kind: Kind, cut: Cut) -> float:
     """Forward FLOPs of the attention core, causal as half the square."""
-    s = kind.seq_len if kind.seq_len > 0.0 else cut.seq_len
     tokens = cut.mbs * cut.seq_len * kind.tokens_frac / cut.cp
-    width = kind.head_dim + kind.v_head_dim
-    return 2.0 * tokens * kind.heads / cut.tp * width * keys_seen(s, kind.window, kind.causal)
+    return tokens / cut.tp * core_flops(kind, cut.seq_len, True)
 
 
 @kernel
 def layer_bound_s(kind: Kind, cut: Cut, device: Device) -> float:
-    """Least seconds of forward and backward of one layer and microbatch on one rank.
-
-    Biases and norms count no FLOPs; a hundredth of the matrices is left off for them.
-    """
+    """Least seconds of forward and backward of one layer and microbatch on one rank."""
     backward = 2.0 if kind.trainable_frac > 0.0 else 1.0
-    linear = 0.99 * linear_flops(kind, cut) * (1.0 + backward) / device.peak_linear
+    linear = linear_flops(kind, cut) * (1.0 + backward) / device.peak_linear
     return linear + 3.0 * attention_flops(kind, cut) / device.peak
 
 

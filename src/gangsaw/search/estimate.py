@@ -137,7 +137,7 @@ def bounds_of(ev: Evaluated) -> dict[str, float]:
     state = memory_state(plan, job.recipe)
     loads = loads_of(job.model, plan, ev.counts)
     slowest = step_bound_s(low.kinds, low.ends, loads, cut_of(plan, job.recipe), state, low.device)
-    mean = 0.97 * model_flops_per_step(job) / (job.cluster.devices * peak_of(job))
+    mean = model_flops_per_step(job) / (job.cluster.devices * peak_of(job))
     return {"slowest stage at peak": slowest, "all devices at peak": mean}
 
 
