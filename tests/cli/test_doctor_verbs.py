@@ -128,3 +128,14 @@ def test_check_of_a_resume(tmp_path):
     assert "convert.py" in run(["check", str(new), *flags]).out
     assert run(["check", str(new), "--checkpoint-format", "torch"]).code == 2
     assert run(["check", str(new), "--resume-from", LLAMA, "--checkpoint-format", "x"]).code == 2
+
+
+def test_a_save_that_took_long():
+    slow = run(["check", LLAMA, "--saved-in", "6min"]).out
+    assert "storage is slow" in slow
+    late = run(["check", LLAMA, "--saved-in", "1min,3min", "--json"])
+    assert json.loads(late.out)["saving"]["cause"] == "straggler"
+    wrong = run(["check", LLAMA, "--saved-in", "3min,1min"])
+    assert (wrong.code, wrong.out) == (2, "")
+    assert "Legal: times above 0" in wrong.err
+    assert run(["check", LLAMA, "--saved-in", "1s,2s,3s"]).code == 2

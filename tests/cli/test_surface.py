@@ -61,7 +61,7 @@ FLAGS = {
     "threshold": RECIPE | OUTPUT | THRESHOLD,
     "tail": RECIPE | PLAN | OUTPUT | TAIL,
     "scorecard": RECIPE | OUTPUT | {"--hybrid", "--html"},
-    "check": OUTPUT | SITE | {"--resume-from", "--checkpoint-format"},
+    "check": OUTPUT | SITE | {"--resume-from", "--checkpoint-format", "--saved-in"},
     "oom": OUTPUT | SITE | {"--message"},
     "export": RECIPE | PLAN | OUTPUT | {"--to", "--out"},
     "import": OUTPUT,

@@ -12,6 +12,7 @@ from gangsaw.cli.flags import OutputFlags, takes
 
 if TYPE_CHECKING:
     from gangsaw.doctor.resume import ResumeResult
+    from gangsaw.doctor.saving import SaveResult
     from gangsaw.read.launch.document import LaunchFile
     from gangsaw.spec import ClusterSpec, StackProfile
 
@@ -65,7 +66,7 @@ class SiteFlags:
 
 @dataclass(frozen=True)
 class ResumeFlags:
-    """A checkpoint that the launch is to resume."""
+    """A checkpoint that the launch is to resume, or has saved."""
 
     resume_from: Annotated[
         Text,
@@ -84,6 +85,14 @@ class ResumeFlags:
             " safetensors [that of the framework]",
         ),
     ] = None  # fmt: skip
+    saved_in: Annotated[
+        Text,
+        typer.Option(
+            "--saved-in", metavar="TIME[,TIME]", rich_help_panel="Resume",
+            help="how long a save took, as 6min; with a second, when all but the last writer"
+            " had ended and when the last: 107min,175min",
+        ),
+    ] = None  # fmt: skip
 
 
 def resume_of(launch: LaunchFile, flags: ResumeFlags) -> ResumeResult | None:
@@ -93,8 +102,10 @@ def resume_of(launch: LaunchFile, flags: ResumeFlags) -> ResumeResult | None:
     from gangsaw.read.launch import read_launch
 
     if flags.resume_from is None:
-        if flags.checkpoint_format is not None:
-            raise InputError("--checkpoint-format needs --resume-from FILE. Legal: both or none")
+        if flags.checkpoint_format is not None and flags.saved_in is None:
+            raise InputError(
+                "--checkpoint-format needs --resume-from FILE or --saved-in TIME. Legal: with one"
+            )
         return None
     old = read_launch(flags.resume_from)
     for found in (old, launch):
@@ -102,13 +113,37 @@ def resume_of(launch: LaunchFile, flags: ResumeFlags) -> ResumeResult | None:
             raise InputError(f"{found.path}: no plan to resume ({'; '.join(found.missing)})")
     if old.plan is None or launch.plan is None or launch.model is None:
         return None
+    return resume_check(launch.model, old.plan, launch.plan, _format_of(old, flags), _ranks(launch))
+
+
+def _format_of(launch: LaunchFile, flags: ResumeFlags) -> str:
     usual = {"torchtitan": "dcp", "deepspeed": "deepspeed", "gangsaw": "dcp"}
-    form = flags.checkpoint_format or str(
-        old.facts.get("ckpt_format") or usual.get(old.framework, "torch_dist")
+    return flags.checkpoint_format or str(
+        launch.facts.get("ckpt_format") or usual.get(launch.framework, "torch_dist")
     )
+
+
+def _ranks(launch: LaunchFile) -> int:
     ranks = launch.facts.get("per_node")
-    return resume_check(
-        launch.model, old.plan, launch.plan, form, ranks if isinstance(ranks, int) else 8
+    return ranks if isinstance(ranks, int) else 8
+
+
+def saving_of(launch: LaunchFile, flags: ResumeFlags) -> SaveResult | None:
+    """Whether the stated time of a save fits its size."""
+    from gangsaw.cli.values import duration_s
+    from gangsaw.doctor.saving import save_check
+    from gangsaw.errors import InputError
+
+    if flags.saved_in is None:
+        return None
+    if launch.plan is None or launch.model is None:
+        raise InputError(f"{launch.path}: no plan to save ({'; '.join(launch.missing)})")
+    times = [duration_s("--saved-in", part.strip()) for part in flags.saved_in.split(",")]
+    if len(times) > 2:
+        raise InputError(f"--saved-in {flags.saved_in}: {len(times)} times. Legal: one or two")
+    others = times[0] if len(times) == 2 else None
+    return save_check(
+        launch.model, launch.plan, _format_of(launch, flags), times[-1], others, _ranks(launch)
     )
 
 
@@ -132,14 +167,16 @@ def site_of(flags: SiteFlags, world: object) -> tuple[ClusterSpec | None, StackP
 def command(args: LaunchArg, site: SiteFlags, resume: ResumeFlags, output: OutputFlags) -> None:
     """Say what a framework would refuse, what trains another model, and what is wasted."""
     from gangsaw.cli.options import seed_of
-    from gangsaw.doctor.check import check
+    from gangsaw.doctor.check import check, on_cluster
     from gangsaw.read.launch import read_launch
 
     seed_of(output)
     launch = read_launch(args.file)
     cluster, stack = site_of(site, launch.facts.get("world"))
     result = check(launch, cluster, stack, site.version or "")
-    result = result.model_copy(update={"resume": resume_of(launch, resume)})
+    launch = on_cluster(launch, cluster)
+    more = {"resume": resume_of(launch, resume), "saving": saving_of(launch, resume)}
+    result = result.model_copy(update=more)
     if output.json:
         screen.write_json(result)
         return

@@ -8,15 +8,17 @@ from pydantic import Field
 
 from gangsaw.doctor.context import names_of
 from gangsaw.doctor.effect import Site, effect_of
+from gangsaw.doctor.experts import expert_comm_s
 from gangsaw.doctor.expressions import Evaluator
-from gangsaw.doctor.predict import Predicted, job_of, predict, why_not
+from gangsaw.doctor.predict import Predicted, full_estimate, job_of, predict, why_not
 from gangsaw.doctor.resume import ResumeResult
 from gangsaw.doctor.rulebook import Rule, Severity, rules
+from gangsaw.doctor.saving import SaveResult
 from gangsaw.errors import InputError
 from gangsaw.read.launch.document import Assumed, LaunchFile, Value
 from gangsaw.read.launch.frameworks import Restated, restate
 from gangsaw.read.models import load_model
-from gangsaw.spec import ClusterSpec, ModelSpec, StackProfile
+from gangsaw.spec import ClusterSpec, Job, ModelSpec, StackProfile
 from gangsaw.spec.base import Document
 
 ORDER = ("error", "wrong-model", "waste")
@@ -70,7 +72,11 @@ class CheckResult(Document):
     runs: ModelSize | None = Field(None, description="the model that would run")
     named: ModelSize | None = Field(None, description="the model named, where it is another")
     rules_checked: int = 0
+    expert_comm_s: dict[str, float] = Field(
+        {}, description="exposed seconds a step of ways to bring tokens to experts"
+    )
     resume: ResumeResult | None = Field(None, description="where a saved layout was stated")
+    saving: SaveResult | None = Field(None, description="where the time of a save was stated")
 
 
 def check(
@@ -109,7 +115,8 @@ def check(
         assumed=launch.assumed, missing=launch.missing, stages=_stages(launch),
         grid=_grid(names), peak_bytes=site.base.peak_bytes if site.base else None,
         step_time_s=site.base.step_s if site.base else None, rules_checked=checked,
-        not_predicted=why, runs=_size(launch.model, site.base), named=_named(site),
+        expert_comm_s=_experts(job, launch), not_predicted=why,
+        runs=_size(launch.model, site.base), named=_named(site),
     )  # fmt: skip
 
 
@@ -118,6 +125,13 @@ def on_cluster(launch: LaunchFile, cluster: ClusterSpec | None) -> LaunchFile:
     if cluster is None or launch.facts.get("world") is not None:
         return launch
     return restate(launch, Restated({}, cluster.devices))
+
+
+def _experts(job: Job | None, launch: LaunchFile) -> dict[str, float]:
+    if job is None or launch.plan is None or launch.plan.ep == 1:
+        return {}
+    found = full_estimate(job, launch.plan)
+    return {} if found is None else expert_comm_s(job.model, launch.plan, found)
 
 
 def _size(model: ModelSpec | None, found: Predicted | None) -> ModelSize | None:

@@ -50,6 +50,11 @@ def check_text(result: CheckResult, console: Console) -> None:
         console.print(Text(f"No fault against {result.rules_checked} rules.", style="bold"))
     if result.resume is not None:
         _resume(result.resume, console)
+    if result.saving is not None:
+        console.print(Text(f"Save as {result.saving.format}: {result.saving.explanation}"))
+    if result.expert_comm_s:
+        parts = [f"{name} {format_s(time)}" for name, time in result.expert_comm_s.items()]
+        console.print(Text(f"Expert communication a step: {', '.join(parts)}"))
     for line in result.refused:
         console.print(Text(f"not judged: {line}"))
     _listed("Assumed", [f"{a.fact} = {a.value} ({a.source})" for a in result.assumed], console)
