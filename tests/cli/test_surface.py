@@ -50,11 +50,15 @@ TAIL = {
     "--layout", "--objective",
 }  # fmt: skip
 SITE = {"--cluster", "--stack", "--version"}
+LAYER = {
+    "--layer-trace", "--model", "--cluster", "--stack", "--seq-len", "--mbs", "--tp",
+    "--sequence-parallel", "--no-sequence-parallel", "--precision", "--layer-index",
+}  # fmt: skip
 FLAGS = {
-    "plan": RECIPE | PLAN | LIMITS | OUTPUT | {"--report", "--site"},
+    "plan": RECIPE | PLAN | LIMITS | OUTPUT | {"--report", "--site", "--objective"},
     "estimate": RECIPE | PLAN | OUTPUT | {"--report", "--site"},
     "explain": RECIPE | OUTPUT | {"--site"},
-    "calibrate": OUTPUT | {"-o", "--out", "--suggest", "--gemm-sweep"},
+    "calibrate": OUTPUT | {"-o", "--out", "--suggest", "--gemm-sweep"} | LAYER,
     "timeline": RECIPE | PLAN | OUTPUT | {"--out", "--against"},
     "bill": RECIPE | PLAN | OUTPUT | BILL,
     "train": PLAN | OUTPUT | TRAIN,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gangsaw.cli import output as screen
 from gangsaw.cli import values
-from gangsaw.cli.flags import OutputFlags, SiteFlags, takes
+from gangsaw.cli.flags import LayerFlags, OutputFlags, SiteFlags, takes
 from gangsaw.errors import InputError
 
 if TYPE_CHECKING:
@@ -19,14 +19,25 @@ if TYPE_CHECKING:
 MOST = 100
 
 
-@takes(SiteFlags, OutputFlags)
-def command(args: SiteFlags, output: OutputFlags) -> None:
-    """Learn from measured steps, or name the plans to measure next."""
+@takes(SiteFlags, LayerFlags, OutputFlags)
+def command(args: SiteFlags, layer: LayerFlags, output: OutputFlags) -> None:
+    """Learn from measured steps, name the plans to measure next, or profile a recorded layer."""
     from gangsaw.cli.files import read_rows, writable
     from gangsaw.cli.options import seed_of
 
     seed_of(output)
     path = writable("--out", args.out, (".toml",)) if args.out else None
+    if layer.layer_trace is not None:
+        from gangsaw.cli.layer import layer_command
+
+        layer_command(args, layer, output, path)
+        return
+    given = [name for name, value in vars(layer).items() if value is not None]
+    if args.file is None or given:
+        what = f"--{given[0].replace('_', '-')} belongs to --layer-trace" if given else "no file"
+        raise InputError(
+            f"{what}. Legal: gangsaw calibrate RUNS.jsonl, or --layer-trace FILE --model MODEL"
+        )
     if args.suggest is not None and (path is not None or args.gemm_sweep is not None):
         raise InputError(
             "--suggest reads plans and writes nothing. Legal: without -o, --gemm-sweep"

@@ -25,6 +25,7 @@ def _switch(names: str, text: str, panel: str) -> object:
 
 Text = str | None
 _R, _P, _L, _O = "Recipe", "Plan", "Limits and goals", "Output"
+_Y = "Recorded layer"
 
 
 @dataclass(frozen=True)
@@ -78,14 +79,43 @@ class SiteFlags:
     """Measured steps of a site, and what becomes of them."""
 
     file: Annotated[
-        str, typer.Argument(metavar="RUNS.jsonl", help="measured runs, one JSON object a line")
-    ]
-    out: Annotated[Text, _flag("-o --out", "FILE", "write the site file (.toml)", _O)] = None
+        Text, typer.Argument(metavar="[RUNS.jsonl]", help="measured runs, one JSON object a line")
+    ] = None
+    out: Annotated[
+        Text, _flag("-o --out", "FILE", "write the site file, or the stack profile (.toml)", _O)
+    ] = None
     suggest: Annotated[
         Text, _flag("--suggest", "N", "name N plans of the file to measure next", _L)
     ] = None
     gemm_sweep: Annotated[
         Text, _flag("--gemm-sweep", "FILE", "the machine's own matrix products: m, n, k, time", _L)
+    ] = None
+
+
+@dataclass(frozen=True)
+class LayerFlags:
+    """One recorded layer, of which a stack profile is made."""
+
+    layer_trace: Annotated[
+        Text, _flag("--layer-trace", "FILE", "one recorded layer: make a stack profile of it", _Y)
+    ] = None
+    model: Annotated[Text, _flag("--model", "MODEL", "whose layer it is", _Y)] = None
+    cluster: Annotated[
+        Text, _flag("--cluster", "CLUSTER", "its device, for the time entries (h100-sxm:8)", _Y)
+    ] = None
+    stack: Annotated[
+        Text, _flag("--stack", "NAME", "profile for what it does not tell [the nearest]", _Y)
+    ] = None
+    seq_len: Annotated[Text, _flag("--seq-len", "N", "tokens a sequence, as recorded", _Y)] = None
+    mbs: Annotated[Text, _flag("--mbs", "N", "sequences, as recorded", _Y)] = None
+    tp: Annotated[Text, _flag("--tp", "N", "tensor parallel, as recorded [1]", _Y)] = None
+    sequence_parallel: Annotated[
+        bool | None,
+        _switch("--sequence-parallel/--no-sequence-parallel", "as recorded [on with --tp]", _Y),
+    ] = None
+    precision: Annotated[Text, _flag("--precision", "P", "as recorded [bf16]", _Y)] = None
+    layer_index: Annotated[
+        Text, _flag("--layer-index", "N", "number of the layer [one of the usual kind]", _Y)
     ] = None
 
 

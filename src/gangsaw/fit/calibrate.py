@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from pydantic import Field
 
 from gangsaw.cost.doubt import MEANING, Site, View, load_widths, predict_interval
 from gangsaw.cost.lower_cluster import device_of
 from gangsaw.errors import InputError
 from gangsaw.fit.choose import greedy
+from gangsaw.fit.layer_stack import LayerStack
 from gangsaw.fit.memory_rows import learn_offset, measured_bytes
 from gangsaw.fit.rows import Row
 from gangsaw.fit.sweep import fit_sweep, read_sweep
@@ -44,6 +46,7 @@ class CalibrateResult(Document):
     said: tuple[str, ...] = ()
     suggested: tuple[Suggestion, ...] = ()
     skipped: tuple[str, ...] = ()
+    layer: LayerStack | None = Field(None, description="with --layer-trace: the stack profile")
     written: str = ""
 
 

@@ -40,6 +40,8 @@ class Args(msgspec.Struct):
     group_ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
     input_dims: Any = msgspec.field(name="Input Dims", default=None)
     input_type: Any = msgspec.field(name="Input type", default=None)
+    addr: Any = msgspec.field(name="Addr", default=None)
+    size: Any = msgspec.field(name="Bytes", default=None)
 
 
 class Event(msgspec.Struct):
