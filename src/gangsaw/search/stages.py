@@ -134,7 +134,7 @@ class _Walk:
         self.trip = _prefix(forward + back)
         self.down = _prefix(forward)
         self.back = self.trip - self.down
-        self.late_forwards = _late_forwards(schedule)
+        self.late_forwards = late_forwards(schedule)
         self.limits = limits
         self.static = _prefix(np.array([i.static_bytes for i in items]))
         self.active = _prefix(np.array([i.activation_bytes for i in items]))
@@ -239,7 +239,7 @@ class _Walk:
         return max(bound, self.m * even)
 
 
-def _late_forwards(schedule: Schedule) -> list[int]:
+def late_forwards(schedule: Schedule) -> list[int]:
     """Forwards of each stage behind the first backward of its rank; 0 with several chunks."""
     late = [0] * schedule.stages
     if schedule.chunks == 1:

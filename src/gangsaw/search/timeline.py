@@ -50,47 +50,56 @@ def chunk_loads(ev: Evaluated) -> Loads:
 
 def stage_times(ev: Evaluated) -> StageTimes:
     """Seconds of one microbatch on each stage, exposed communication included."""
-    return _stage_rows(ev)[0]
+    found = ChunkCosts(ev).rows(chunk_loads(ev))
+    return StageTimes.of(found.shape[1], found[0], found[1], found[2])
 
 
-def _stage_rows(ev: Evaluated) -> tuple[StageTimes, Array]:
-    """Seconds of one microbatch on each stage, and the bytes that it keeps there.
+class ChunkCosts:
+    """Seconds and kept bytes of chunks of a plan, whatever layers they hold.
 
     The same sums as `cost.step.step_cost` makes for a rank, for each chunk alone; stage transfers
     are left out, since the event loop places them.
     """
-    plan, low = ev.plan, ev.low
-    cut, strides, stack = cut_of(plan, ev.job.recipe), strides_of(plan), low.stack
-    state = memory_state(plan, ev.job.recipe)
-    layers = time_table(low.kinds, cut, low.device, low.net, strides, stack)
-    mems = memory_table(low.kinds, cut, low.memory)
-    ends = end_time(low.ends, cut, low.device, low.net, strides, stack)
-    profiles = rank_profiles(
-        chunk_loads(ev), layers, mems, ends, low.ends, cut.tp, state.train_ends
-    )
-    exchange = traffic(profiles, cut, state, low.net, strides, stack)
-    forward, backward, weight, held = [], [], [], []
-    for row, (reduce, gather) in zip(profiles, exchange, strict=True):
-        t = Profile(*row)
-        full = recompute_share(state, t.chunk)
-        again, kept = full * t.recompute_full, t.kept_none
-        if state.recompute == SELECTIVE:
-            again, kept = t.recompute_selective, t.kept_selective
-        kept += full * (t.kept_full - kept)
-        work_b = t.bwd + t.wgrad + again
-        depth = max(1.0, t.depth)
-        more_f, more_b = sharded_extra(
-            t.fwd, work_b, reduce, gather, depth, state, stack.zero3_overlap
+
+    def __init__(self, ev: Evaluated) -> None:
+        plan, low = ev.plan, ev.low
+        self.low = low
+        self.cut, self.strides = cut_of(plan, ev.job.recipe), strides_of(plan)
+        self.state = memory_state(plan, ev.job.recipe)
+        args = (self.cut, low.device, low.net, self.strides, low.stack)
+        self.layers = time_table(low.kinds, *args)
+        self.mems = memory_table(low.kinds, self.cut, low.memory)
+        self.ends = end_time(low.ends, *args)
+
+    def rows(self, loads: Loads) -> Array:
+        """[4, chunks]: seconds of forward, input gradient, weight gradient; bytes kept."""
+        low, state, stack = self.low, self.state, self.low.stack
+        profiles = rank_profiles(
+            loads, self.layers, self.mems, self.ends, low.ends, self.cut.tp, state.train_ends
         )
-        link = kept * state.offload_activations / (HOST_LINK_SHARE * low.device.pcie)
-        more_f += max(0.0, link - t.fwd) + t.host_fwd + stack.microbatch_overhead_s
-        more_b += max(0.0, link - t.bwd - t.wgrad) + t.host_bwd + stack.microbatch_overhead_s
-        more_b += full * (t.tp_recompute + t.cp_fwd + t.ep_fwd + t.host_recompute)
-        forward.append(t.fwd + t.tp_fwd + t.cp_fwd + t.ep_fwd + more_f)
-        backward.append(t.bwd + again + t.tp_bwd + t.cp_bwd + t.ep_bwd + more_b)
-        weight.append(t.wgrad)
-        held.append(kept * (1.0 - state.offload_activations))
-    return StageTimes.of(len(forward), forward, backward, weight), np.array(held)
+        exchange = traffic(profiles, self.cut, state, low.net, self.strides, stack)
+        out = np.zeros((4, len(profiles)))
+        for i, (row, (reduce, gather)) in enumerate(zip(profiles, exchange, strict=True)):
+            t = Profile(*row)
+            full = recompute_share(state, t.chunk)
+            again, kept = full * t.recompute_full, t.kept_none
+            if state.recompute == SELECTIVE:
+                again, kept = t.recompute_selective, t.kept_selective
+            kept += full * (t.kept_full - kept)
+            work_b = t.bwd + t.wgrad + again
+            depth = max(1.0, t.depth)
+            more_f, more_b = sharded_extra(
+                t.fwd, work_b, reduce, gather, depth, state, stack.zero3_overlap
+            )
+            link = kept * state.offload_activations / (HOST_LINK_SHARE * low.device.pcie)
+            more_f += max(0.0, link - t.fwd) + t.host_fwd + stack.microbatch_overhead_s
+            more_b += max(0.0, link - t.bwd - t.wgrad) + t.host_bwd + stack.microbatch_overhead_s
+            more_b += full * (t.tp_recompute + t.cp_fwd + t.ep_fwd + t.host_recompute)
+            out[0, i] = t.fwd + t.tp_fwd + t.cp_fwd + t.ep_fwd + more_f
+            out[1, i] = t.bwd + again + t.tp_bwd + t.cp_bwd + t.ep_bwd + more_b
+            out[2, i] = t.wgrad
+            out[3, i] = kept * (1.0 - state.offload_activations)
+        return out
 
 
 def stage_memory(ev: Evaluated) -> StageMemory:
@@ -99,7 +108,7 @@ def stage_memory(ev: Evaluated) -> StageMemory:
         found.params + found.grads + found.optimizer + found.logits + found.buffers
         for _, found in rank_memories(ev.job, ev.plan, ev.counts, ev.low)
     ]
-    kept = _stage_rows(ev)[1]
+    kept = ChunkCosts(ev).rows(chunk_loads(ev))[3]
     return StageMemory.of(len(kept), ev.plan.pp, kept, static)
 
 

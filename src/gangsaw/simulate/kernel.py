@@ -21,6 +21,7 @@ from gangsaw.schedule.actions import (
     I32,
     I64,
     PAIR_FIRST,
+    PAIR_SECOND,
     RESHARD,
     SEND_B,
     SEND_F,
@@ -272,3 +273,26 @@ def run(by_time: bool, p: Program, s: State, out: Result) -> None:
             rank = first_to_end(nexts, p, s)
         else:
             rank = pop(queue)
+
+
+@kernel
+def critical_counts(rank_of: I32, p: Program, out: Result, counts: Array) -> None:
+    """Add to `counts` [4, stages] the actions F, I, W, B on the chain that ends last.
+
+    The chain goes from an action to the one whose result it waited for, else to the one before it
+    on its rank; what it lasts beside these actions are transfers. Gathers are not followed.
+    """
+    at = int(np.argmax(out.end))
+    while at >= 0:
+        if p.pair[at] == PAIR_SECOND:
+            at -= 1
+        for j in range(at, at + (2 if p.pair[at] == PAIR_FIRST else 1)):
+            if p.kind[j] <= B:
+                counts[p.kind[j], p.stage[j]] += 1.0
+        source = out.cause[at]
+        if source >= 0:
+            at = source
+        elif at > p.row[rank_of[p.stage[at]]]:
+            at -= 1
+        else:
+            at = -1

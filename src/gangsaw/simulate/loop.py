@@ -94,14 +94,14 @@ def execute(
         raise InputError(f"{times.stages} stage times for a schedule of {schedule.stages} stages")
     if data is not None:
         schedule = _with_data_parallel(schedule, data)
-    links = _links(schedule, transfers)
-    tables = _tables(schedule, times, transfers, data, links)
+    links = links_of(schedule, transfers)
+    tables = tables_of(schedule, times, transfers, data, links)
     program = Program(
         schedule.row, schedule.kind, schedule.stage, schedule.microbatch, schedule.pair, *tables,
         schedule.stages, float(times.overlap_frac), transfers is not None and transfers.blocking,
     )  # fmt: skip
-    state = _state(schedule, links[2])
-    result = _result(schedule.actions)
+    state = new_state(schedule, links[2])
+    result = new_result(schedule.actions)
     by_time = schedule.has_transfers or (transfers is not None and transfers.links is not None)
     plain = schedule.actions < COMPILE_FROM_ACTIONS if interpreted is None else interpreted
     (run if plain else compiled(run))(by_time, program, state, result)
@@ -120,7 +120,7 @@ def _with_data_parallel(schedule: Schedule, data: DataParallel) -> Schedule:
     return schedule
 
 
-def _links(schedule: Schedule, transfers: Transfers | None) -> tuple[I32, I32, int]:
+def links_of(schedule: Schedule, transfers: Transfers | None) -> tuple[I32, I32, int]:
     """Link of each boundary, forward and backward (-1: none), and the number of links."""
     cross = crossings(schedule)
     source = schedule.rank_of[:-1]
@@ -140,7 +140,7 @@ def _links(schedule: Schedule, transfers: Transfers | None) -> tuple[I32, I32, i
     return forward, backward, int(table.max()) + 1
 
 
-def _tables(
+def tables_of(
     schedule: Schedule,
     times: StageTimes,
     transfers: Transfers | None,
@@ -217,7 +217,8 @@ def _memory(schedule: Schedule, memory: StageMemory) -> MemoryRun:
     return MemoryRun(level, during, peak, memory.static_bytes)
 
 
-def _state(schedule: Schedule, links: int) -> State:
+def new_state(schedule: Schedule, links: int) -> State:
+    """The state before the first action."""
     slots = 2 * schedule.stages * schedule.microbatches
     ranks = schedule.ranks
     at: I64 = schedule.row[:-1].copy()
@@ -228,7 +229,8 @@ def _state(schedule: Schedule, links: int) -> State:
     )  # fmt: skip
 
 
-def _result(actions: int) -> Result:
+def new_result(actions: int) -> Result:
+    """Nothing known of any action."""
     return Result(
         np.full(actions, UNKNOWN), np.full(actions, UNKNOWN), np.full(actions, UNKNOWN),
         np.full(actions, UNKNOWN), np.zeros(actions), np.full(actions, NOBODY, np.int32),
