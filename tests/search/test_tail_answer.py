@@ -1,6 +1,5 @@
 """Plans on a bad day: sums, directions, the quick expectation, and what decides the ranking."""
 
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -14,17 +13,11 @@ from gangsaw.read.models import load_model
 from gangsaw.read.prices import load_prices
 from gangsaw.read.reliability import load_reliability
 from gangsaw.read.stacks import load_stack
-from gangsaw.search.bad_day import Wishes, best_goodput, failures_of, saved_on
+from gangsaw.search.bad_day import Wishes, failures_of
 from gangsaw.search.estimate import evaluate
 from gangsaw.search.fabric_health import network_health, zero3_need_bytes_per_s
-from gangsaw.search.tail import (
-    Conditions,
-    expected_list,
-    expected_slowdown,
-    expected_step_s,
-    step_graph,
-    step_tail,
-)
+from gangsaw.search.goodput import best_goodput, saved_on
+from gangsaw.search.tail import Conditions, step_graph, step_tail
 from gangsaw.search.tail_answer import TailQuestion, keep_rows, tail_answer, value_of
 from gangsaw.search.tail_docs import OBJECTIVES
 from gangsaw.simulate.noise import Fleet
@@ -68,7 +61,6 @@ def test_nothing_slow_is_the_estimate():
     tail = step_tail(ev, day(QUIET, routing="sprayed"))
     assert tail.mean_s == pytest.approx(ev.cost.step, rel=1e-6)
     assert tail.p95_over_p50 == pytest.approx(1.0)
-    assert expected_slowdown(ev, day(QUIET, routing="sprayed")) == pytest.approx(1.0)
 
 
 def test_parts_sum_and_errors_are_stated():
@@ -85,28 +77,6 @@ def test_parts_sum_and_errors_are_stated():
 def test_seed_decides_every_figure():
     one, two, other = (step_tail(evaluated(), day(seed=s)) for s in (3, 3, 4))
     assert one == two and one.mean_s != other.mean_s
-
-
-@pytest.mark.parametrize(
-    "cut",
-    [
-        {},
-        {"tp": 4, "dp": 16, "num_microbatches": 16},
-        {"num_microbatches": 32, "vpp": 2, "schedule": "interleaved"},
-        {"tp": 8, "pp": 1, "dp": 32, "num_microbatches": 8, "zero": 3},
-    ],
-)
-def test_quick_expectation_agrees_with_the_draws(cut):
-    ev = evaluated(**cut)
-    quick, full = expected_slowdown(ev, day()), step_tail(ev, day()).slowdown
-    assert quick == pytest.approx(full, abs=0.02)
-    assert expected_step_s(ev) > ev.cost.step * 1.005
-
-
-def test_quick_expectation_with_many_microbatches():
-    ev = evaluate(job(2048), Plan(tp=8, pp=4, dp=8, num_microbatches=256))
-    full = step_tail(ev, day()).slowdown
-    assert expected_slowdown(ev, day()) == pytest.approx(full, abs=0.01)
 
 
 def test_a_slow_device_costs_what_its_stage_weighs():
@@ -279,21 +249,6 @@ def test_ranking_by_each_objective():
         assert p.usd_per_million_tokens > p.usd_per_million_tokens_mean
         assert p.expected_step_s == pytest.approx(p.step.mean_s / p.failures.goodput_frac)
     assert any("other trainings" in n for n in answer.notes)
-
-
-def test_listed_plans_and_when_their_order_changes():
-    """A plan in lock-step everywhere and one that is not, slower by less than that costs."""
-    locked = evaluated(tp=1, pp=1, dp=256, num_microbatches=1, zero=3)
-    free = evaluated()
-    fast, slow = sorted((locked, free), key=lambda ev: ev.cost.step)
-    expected, notes = expected_list([fast, slow])
-    assert expected == [expected_step_s(fast), expected_step_s(slow)]
-    assert ("also the first" in notes[0]) == (expected[0] <= expected[1])
-    near = replace(free, cost=free.cost._replace(step=locked.cost.step * 1.001))
-    expected, notes = expected_list([locked, near])
-    assert expected[1] < expected[0]
-    assert "plan 2" in notes[0] and "comes first" in notes[0]
-    assert expected_list([free]) == ([expected_step_s(free)], ())
 
 
 def test_wrong_conditions():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import lambertw
 
 from gangsaw.bill.expected import (
     effective_restart_s,
@@ -158,6 +159,8 @@ def test_seed_decides():
 @given(st.floats(0.01, 500), st.floats(600, 1e6))
 def test_exact_optimum_is_one(block, mean):
     best = optimum_interval_s(block, mean)
+    exact = mean * (1.0 + float(lambertw(-np.exp(-1.0 - block / mean)).real))
+    assert best == pytest.approx(exact, rel=1e-6)
 
     def wall(tau):
         return expected_wall_s(1.0, block, tau, mean, 300.0)

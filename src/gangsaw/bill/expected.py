@@ -15,10 +15,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from scipy.special import lambertw
-
 from gangsaw.bill.goodput import expected_wall_s
 from gangsaw.errors import InputError
+
+_NEWTON = 60
+"""Newton's steps at most; five or six are enough."""
 
 
 def optimum_interval_s(block_s: float, mtbf_s: float, safe_after_s: float = 0.0) -> float:
@@ -26,13 +27,20 @@ def optimum_interval_s(block_s: float, mtbf_s: float, safe_after_s: float = 0.0)
 
     The zero of the derivative of (e^((tau + d)/M) - 1)/tau is tau = M (1 + W(-e^(-1 - d/M))), W
     the principal branch of Lambert's function; Young and Daly approximate it. Restarts do not
-    move it. Never less than what keeps one save safe before the next begins.
+    move it. Never less than what keeps one save safe before the next begins. Newton's steps on
+    1 - tau/M = e^(-(tau + d)/M), which is concave, so they come down to the root from anywhere.
     """
     if block_s <= 0.0 and safe_after_s <= 0.0:
         raise InputError("saves that cost nothing have no best interval: state their time")
-    inner = -math.exp(-1.0 - block_s / mtbf_s)
-    best = mtbf_s * (1.0 + float(lambertw(inner).real)) if block_s > 0.0 else 0.0
-    return max(best, safe_after_s - block_s, 1e-9 * mtbf_s)
+    wait = block_s / mtbf_s
+    share = math.sqrt(2.0 * wait)
+    for _ in range(_NEWTON if block_s > 0.0 else 0):
+        slope = math.expm1(-(share + wait))
+        change = (share + slope) / slope
+        share += change
+        if abs(change) <= 1e-14 * share:
+            break
+    return max(mtbf_s * share, safe_after_s - block_s, 1e-9 * mtbf_s)
 
 
 def effective_restart_s(restarts: Sequence[tuple[float, float]], mtbf_s: float) -> float:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from gangsaw.cli import output as screen
 from gangsaw.cli import values
@@ -24,20 +27,38 @@ DEFAULT_TOP = 5
 COMPILING = "compiling the search for this machine, about a minute, once"
 
 
-@takes(JobArgs, SiteRecipeFlags, PlanFlags, LimitFlags, ReportFlags)
+@dataclass(frozen=True)
+class OrderFlags:
+    """What the list is ordered by."""
+
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            "--objective",
+            metavar="BY",
+            help="order by time, cost, expected (with tails and failures), predictability [time]",
+            rich_help_panel="Limits and goals",
+        ),
+    ] = None
+
+
+@takes(JobArgs, SiteRecipeFlags, PlanFlags, LimitFlags, OrderFlags, ReportFlags)
 def command(
     args: JobArgs,
     recipe: SiteRecipeFlags,
     fixed: PlanFlags,
     goals: LimitFlags,
+    order: OrderFlags,
     output: ReportFlags,
 ) -> None:
     """Search all legal plans; list the best with memory and bill side by side."""
     from gangsaw.cli.options import job_from, plan_fields, seed_of
     from gangsaw.cli.reporting import report_path, write_list_report
+    from gangsaw.spec.result import GOALS
 
     path = report_path(output)
     seed_of(output)
+    by = values.choice("--objective", order.objective or "time", GOALS)
     fields = plan_fields(fixed)
     job, assumed = job_from(args, recipe)
     limits = limits_from(goals, fields, job)
@@ -45,7 +66,7 @@ def command(
     from gangsaw.search.search import search
 
     with told_of_compiling(lambda: screen.progress(COMPILING)):
-        result = search(job, limits)
+        result = search(job, limits, next(g for g in GOALS if g == by))
     result = result.model_copy(update={"notes": (*assumed, *result.notes)})
     if output.json:
         screen.write_json(result)

@@ -176,6 +176,7 @@ def plan_row(result: PlanResult) -> View:
         "mfu": format_frac(result.mfu_frac),
         "rate": words.rate(result),
         "best_prob": format_frac(prob) if prob > 0 else "",
+        "bad_day": words.bad_day(result),
         "memory_bar": memory_bar(result),
         "memory_use": words.memory_use(result),
         "peak_bytes": repr(result.memory.peak_bytes),

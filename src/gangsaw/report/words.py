@@ -106,6 +106,20 @@ def step_time(result: PlanResult) -> str:
     return interval_s(result.step_time_s, result.step_time_lo_s, result.step_time_hi_s)
 
 
+def bad_day(result: PlanResult) -> str:
+    """A step with stragglers, checkpoints and failures beside the mean; '' where not asked for."""
+    if result.p95_over_p50 is None:
+        return ""
+    spread = f"P95/P50 {result.p95_over_p50:.3f}"
+    if result.expected_step_s is None:
+        return f"with tails and failures no progress; {spread}"
+    text = f"with tails and failures {significant(result.expected_step_s)} s"
+    if result.goodput_frac is not None:
+        text += f" (goodput {format_frac(result.goodput_frac)})"
+    money = result.expected_usd_per_million_tokens
+    return f"{text}, {spread}" + ("" if money is None else f", {money_per_tokens(money)}")
+
+
 def runs(stages: Sequence[int]) -> str:
     """Layers a stage, runs folded: `7, 8x14, 7`."""
     parts = [(value, len(list(group))) for value, group in groupby(stages)]

@@ -203,7 +203,8 @@ def why_faster(mine: Evaluated, other: Evaluated) -> str:
     shown = [k for k in best if saved[k] > 0.002 * other.cost.step]
     less = ", ".join(f"{k} {100 * saved[k] / other.cost.step:.1f} %" for k in shown)
     worst = min(saved, key=lambda k: saved[k])
-    text = f"{100 * gain:.1f} % faster than {told_apart(other.plan, mine.plan)}"
+    how = "faster" if gain >= 0.0 else "slower"
+    text = f"{100 * abs(gain):.1f} % {how} than {told_apart(other.plan, mine.plan)}"
     if less:
         text += f": saves {less}"
     if saved[worst] < -0.002 * other.cost.step:
@@ -218,7 +219,7 @@ def whys(rows: Sequence[tuple[Evaluated, tuple[str, ...], PlanResult]]) -> list[
         if i + 1 < len(rows):
             text = why_faster(ev, rows[i + 1][0])
         else:
-            slower = ev.cost.step / rows[0][0].cost.step - 1.0
+            slower = ev.cost.step / min(r[0].cost.step for r in rows) - 1.0
             text = f"{100 * slower:.1f} % slower than the fastest" if i else result.why
         if "safest" in labels:
             text += f"; {100 * result.memory.headroom_frac:.0f} % of memory free"

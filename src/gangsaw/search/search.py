@@ -11,6 +11,7 @@ import numpy as np
 from gangsaw.cost.legal import check_schedule, check_shapes
 from gangsaw.errors import InputError
 from gangsaw.search.estimate import Evaluated, plan_result
+from gangsaw.search.outlook import CANDIDATES, by_goal, with_outlook
 from gangsaw.search.probability import Chances, chances_of
 from gangsaw.search.ranking import (
     Mask,
@@ -42,7 +43,7 @@ from gangsaw.search.space import (
 from gangsaw.search.tighten import tightened
 from gangsaw.spec.job import Job
 from gangsaw.spec.plan import Plan
-from gangsaw.spec.result import PlanListResult, PlanResult, SearchedDoc
+from gangsaw.spec.result import Goal, PlanListResult, PlanResult, SearchedDoc
 
 Place = tuple[Searched, int]
 
@@ -187,19 +188,23 @@ def trimmed(rows: list[Row], ranked: list[Ranked], top: int) -> list[Row]:
     return best + [r for r in rows[top:] if r[1]]
 
 
-def search(job: Job, limits: Limits) -> PlanListResult:
-    """Ranked plans of a job; where nothing fits `plans` is empty and `nearest` says what lacks."""
+def search(job: Job, limits: Limits, goal: Goal = "time") -> PlanListResult:
+    """Plans of a job, ranked by a goal; where nothing fits `plans` is empty and `nearest` says
+    what lacks."""
     began = time.perf_counter()
     check_fixed_legal(job, limits)
     breadth = breadth_of(job, limits)
     parts = list(search_counts(job, limits, breadth))
-    ranked = rank(parts, limits)
+    wide = limits if goal == "time" else replace(limits, top=max(limits.top, CANDIDATES))
+    ranked = rank(parts, wide)
     evaluated, fit = sum(s.evaluated for s in parts), sum(s.fit for s in parts)
     legal = sum(legal_plans(s.job, limits.fixed, breadth) for s in parts)
     if legal == 0:
         raise InputError(no_legal(job, limits))
-    rows = trimmed(finished(ranked, limits), ranked, limits.top) if ranked else []
-    plans = with_chances(whys(rows), chances_of([r[0] for r in rows]))
+    rows = trimmed(by_goal(finished(ranked, limits), goal), ranked, limits.top) if ranked else []
+    listed = [r[0] for r in rows]
+    plans = with_chances(whys(rows), chances_of(listed))
+    plans, changes = with_outlook(plans, listed, goal)
     from gangsaw.search.nearest import nearest_misses
 
     nearest = () if plans else nearest_misses(job, limits, parts)
@@ -216,7 +221,8 @@ def search(job: Job, limits: Limits) -> PlanListResult:
         pareto=tuple(pareto),
         nearest=tuple(nearest),
         notes=(
-            *(risky_note(ranked, limits, plans[0].step_time_s) if plans else ()),
+            *(risky_note(ranked, limits, min(p.step_time_s for p in plans)) if plans else ()),
+            *changes,
             *search_notes(job, breadth, limits),
         ),
     )

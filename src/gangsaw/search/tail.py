@@ -1,17 +1,13 @@
-"""Plans on a bad day: the distribution of their steps, their expected cost, and who is best."""
+"""Plans on a bad day: the distribution of their steps, drawn, and where it comes from."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 
 import numpy as np
 
 from gangsaw.cost.types import Array
 from gangsaw.errors import InputError
-from gangsaw.read.reliability import load_reliability
-from gangsaw.schedule import generate
 from gangsaw.search.estimate import Evaluated
 from gangsaw.search.tail_docs import PercentileDoc, StepTail
 from gangsaw.search.timeline import plan_schedule, stage_times, stage_transfers
@@ -26,6 +22,7 @@ from gangsaw.simulate.noise import (
     group_factors,
     lognormal_table,
     quantile_table,
+    routing_of,
 )
 from gangsaw.simulate.tail import (
     After,
@@ -44,10 +41,6 @@ from gangsaw.spec.reliability import Noise, Reliability
 
 AT = (0.5, 0.95, 0.99)
 COLLISION_DRAWS = 4096
-CASES = 2048
-"""Replica-steps of the quick expectation."""
-MANY_MICROBATCHES = 4
-"""The quick expectation plays at most this many times pp microbatches."""
 
 
 @dataclass(frozen=True)
@@ -69,15 +62,8 @@ class Conditions:
             )
 
     def routing_of(self, cluster: ClusterSpec) -> Routing:
-        """How flows find their way: as stated, else hashed on Ethernet and sprayed elsewhere.
-
-        InfiniBand routes adaptively, and the efficiencies of the catalog's tiers were measured
-        there.
-        """
-        if self.routing is not None:
-            return self.routing
-        said = " ".join((cluster.name, *(t.source for t in cluster.tiers))).lower()
-        return "hashed" if "roce" in said or "ethernet" in said else "sprayed"
+        """How flows find their way: as stated, else as the fabric does."""
+        return self.routing or routing_of(cluster)
 
     @property
     def noise(self) -> Noise:
@@ -103,13 +89,9 @@ def _doubled(ev: Evaluated, pipes: int) -> tuple[StageTimes, Transfers | None]:
     return times, hops
 
 
-def step_graph(ev: Evaluated, microbatches: int | None = None) -> Graph:
-    """The plan's pipeline as a graph; fewer microbatches than the plan's where stated."""
-    plan = ev.plan
-    if microbatches is None or plan.schedule == "auto":
-        schedule = plan_schedule(ev)
-    else:
-        schedule = generate(plan.schedule, plan.pp, microbatches, plan.vpp)
+def step_graph(ev: Evaluated) -> Graph:
+    """The plan's pipeline as a graph."""
+    schedule = plan_schedule(ev)
     times, hops = _doubled(ev, schedule.pipes)
     return graph_of(schedule, times, hops)
 
@@ -269,81 +251,3 @@ def slow_device_s(
     scale = after_of(ev, float(ends[-1]))[1]
     added = (ends[:-1] - ends[-1]) * scale
     return float(added.mean()), float(added.max())
-
-
-def _few(ev: Evaluated) -> int:
-    """Microbatches of the quick expectation: fewer where the schedule takes them."""
-    plan = ev.plan
-    wanted = MANY_MICROBATCHES * plan.pp
-    if plan.num_microbatches <= wanted or plan.num_microbatches % wanted:
-        return plan.num_microbatches
-    return wanted
-
-
-def expected_slowdown(ev: Evaluated, day: Conditions | None = None) -> float:
-    """Mean step over the closed form, in plain numpy: within about 1 % of the full draws.
-
-    A few clusters, one step each, all replicas; fewer microbatches where there are many. Needs no
-    compilation, so a list of plans can have it. All plans meet the same clusters.
-    """
-    day = day or Conditions(load_reliability())
-    members = coupled_members(ev.plan)
-    replicas = ev.plan.devices // ev.plan.pp // members
-    clusters = int(np.clip(CASES // replicas, 4, 64))
-    m = _few(ev)
-    graph = step_graph(ev, None if m == ev.plan.num_microbatches else m)
-    base = float(play_vector(graph, np.ones((graph.ranks, 1))).max())
-    pace = paces_of(ev, day, members, clusters).transpose(2, 0, 1).reshape(graph.ranks, -1)
-    tables = tables_of(ev, day, members)
-    rng = np.random.default_rng(day.seed)
-    cases = pace.shape[1]
-
-    table = tables.operation.astype(np.float64)
-    ends = play_vector(graph, pace, lambda _: table[rng.integers(0, TABLE, cases)])
-    slowest = ends.max(axis=0).reshape(clusters, replicas).max(axis=1).mean()
-    pipeline = ev.cost.step - ev.cost.dp_comm - ev.cost.optimizer
-    groups = replicas * graph.ranks
-    pauses = (1.0 - (1.0 - tables.pause_prob) ** groups) * tables.pause_s
-    fabric = ev.cost.dp_comm * float(tables.fabric.mean() - 1.0)
-    stretch = pipeline * (float(slowest) / base - 1.0)
-    return float(1.0 + (stretch + pauses + fabric) / ev.cost.step)
-
-
-@lru_cache(maxsize=1)
-def _shipped_day() -> Conditions:
-    return Conditions(load_reliability())
-
-
-def expected_step_s(ev: Evaluated, day: Conditions | None = None) -> float:
-    """Seconds of wall time for one step of progress, with tails and failures.
-
-    The closed form times `expected_slowdown`, over the goodput of the best checkpoint tier with
-    spares at hand. About a tenth of a second a plan.
-    """
-    from gangsaw.search.bad_day import best_goodput
-
-    day = day or _shipped_day()
-    step = ev.cost.step * expected_slowdown(ev, day)
-    return step / best_goodput(ev, day.reliability, step)
-
-
-def expected_list(
-    plans: Sequence[Evaluated], day: Conditions | None = None
-) -> tuple[list[float], tuple[str, ...]]:
-    """Expected seconds of a step of each listed plan, and a note where they change the order.
-
-    The plans come in the order of their closed form, fastest first.
-    """
-    expected = [expected_step_s(ev, day) for ev in plans]
-    if len(expected) < 2:
-        return expected, ()
-    best = int(np.argmin(expected))
-    if best == 0:
-        return expected, ("the first plan is also the first with tails and failures",)
-    from gangsaw.search.ranking import words_of
-
-    gain = expected[0] / expected[best] - 1.0
-    return expected, (
-        f"with tails and failures plan {best + 1} ({words_of(plans[best].plan)}) comes first:"
-        f" {100 * gain:.1f} % faster than plan 1 ({words_of(plans[0].plan)})",
-    )

@@ -17,10 +17,10 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from gangsaw.cost.types import Array
 from gangsaw.errors import InputError
+from gangsaw.spec.cluster import ClusterSpec
 from gangsaw.spec.plan import Plan
 from gangsaw.spec.reliability import Noise
 
@@ -39,6 +39,8 @@ def lognormal_table(cv: float, members: float = 1.0) -> Float32:
         raise InputError(f"cv={cv}, members={members}: not negative, and at least one member")
     if cv == 0.0:
         return np.ones(TABLE, np.float32)
+    from scipy.special import ndtri
+
     sigma = np.sqrt(np.log1p(cv * cv))
     u = (np.arange(TABLE) + 0.5) / TABLE
     z = ndtri(np.exp(np.log(u) / members))
@@ -122,6 +124,15 @@ def group_factors(
         total += (own * x[:, None]).max(axis=0)
         plain += float(x.max())
     return np.asarray((total / plain).reshape(-1, plan.pp))
+
+
+def routing_of(cluster: ClusterSpec) -> Routing:
+    """How flows find their way where nothing is stated: hashed on Ethernet, sprayed elsewhere.
+
+    InfiniBand routes adaptively, and the efficiencies of the catalog's tiers were measured there.
+    """
+    said = " ".join((cluster.name, *(t.source for t in cluster.tiers))).lower()
+    return "hashed" if "roce" in said or "ethernet" in said else "sprayed"
 
 
 class Fabric(NamedTuple):

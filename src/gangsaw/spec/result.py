@@ -21,6 +21,9 @@ IDLE_CAUSES = (
 """Causes during which no arithmetic of the model runs."""
 
 Fits = Literal["yes", "risky", "no"]
+Goal = Literal["time", "cost", "expected", "predictability"]
+GOALS: tuple[Goal, ...] = ("time", "cost", "expected", "predictability")
+"""By what plans are ordered."""
 
 
 class PlanDoc(Document):
@@ -109,7 +112,14 @@ class PlanResult(Document):
     step_time_lo_s: float
     step_time_hi_s: float
     expected_step_s: float | None = Field(
-        None, description="wall time of a step with stragglers and failures; None: not asked for"
+        None,
+        description="wall time of a step with stragglers, checkpoints and failures; None: not"
+        " asked for, or no progress",
+    )
+    expected_usd_per_million_tokens: float | None = None
+    p95_over_p50: float | None = Field(None, description="of the step, stragglers only")
+    goodput_frac: float | None = Field(
+        None, description="of the wall time, not lost to checkpoints and failures"
     )
     best_prob_frac: float = 0.0
     mfu_frac: float
