@@ -56,8 +56,8 @@ def hbm_sizes() -> Claim:
                 f"{n} {d.memory_bytes / GIB:.0f} GiB at {d.memory_bytes_per_s / 1e12:.1f} TB/s"
                 for n, d in sizes.items()
             ),
-            f"devices of 24 to 31 GiB in the catalog: {', '.join(small)} (GDDR6X, no HBM); the A100"
-            " has HBM2e; HBM3 devices start at 80 GiB",
+            f"devices of 24 to 31 GiB in the catalog: {', '.join(small)}, with HBM2 and GDDR6X; the"
+            " A100 has HBM2e; HBM3 devices start at 80 GiB",
         ),
         "a device of 24 GB with HBM3: none is known",
         "wrong",
@@ -355,20 +355,6 @@ def recovery_time() -> Claim:
         "right",
         "the review calls it right 'for the best'; a claim that holds for the best only is"
         " conditional",
-    )
-
-
-@claim
-def hybrids() -> Claim:
-    """Article 3: 15-25 % faster."""
-    return Claim(
-        26,
-        "3",
-        "hybrids train 15-25 % faster",
-        "unverifiable",
-        ("a forecast without model, cluster or baseline: `gangsaw scorecard` computes it a case",),
-        "a stated case",
-        "unverifiable",
     )
 
 

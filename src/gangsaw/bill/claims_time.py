@@ -13,7 +13,7 @@ from gangsaw.bill.claims_base import (
 )
 from gangsaw.bill.value import devices_for_equal_work, idle_devices
 from gangsaw.cost.collectives import all_reduce_s
-from gangsaw.cost.flops import layer_flops_per_token
+from gangsaw.cost.flops import layer_flops_per_token, model_flops_per_token
 from gangsaw.cost.in_flight import in_flight
 from gangsaw.cost.lower import schedule_code
 from gangsaw.cost.lower_cluster import net_of
@@ -226,8 +226,9 @@ def bisection() -> Claim:
     """Article 3: bisection twice the gradient rate."""
     model = load_model("llama-3.1-405b")
     grads = 2.0 * model.params() / (8 * 16)
-    # Table 4 of the report, 16,384 devices, 400 TFLOP/s with causal attention halved.
-    step_s = 6.23
+    # Table 4 of the report: 16,384 devices, 16M tokens a step, 400 TFLOP/s a device.
+    flops = model_flops_per_token(model, 8192) * 8192 * 2048
+    step_s = flops / (16384 * 400e12)
     rate = grads / step_s
     nic = load_cluster("h100-sxm:16384").tiers[1].bytes_per_s
     return Claim(
@@ -236,8 +237,9 @@ def bisection() -> Claim:
         "bisection bandwidth must be at least twice the model's gradient rate",
         "conditional",
         (
-            f"Llama 3.1 405B on 16,384: {grads / 1e9:.2f} GB of bf16 gradients a device and step of"
-            f" {step_s} s: {rate / 1e9:.2f} GB/s",
+            f"Llama 3.1 405B on 16,384: {flops:.3g} FLOPs a step at the 400 TFLOP/s of its report"
+            f" take {step_s:.2f} s; {grads / 1e9:.2f} GB of bf16 gradients a device:"
+            f" {rate / 1e9:.2f} GB/s",
             f"a ring moves twice that through each device's link: {2 * rate / 1e9:.1f} GB/s ="
             f" {200 * rate / nic:.0f} % of {nic / 1e9:.0f} GB/s; 1:7 between pods leaves"
             f" {nic / 7e9:.1f} GB/s",
@@ -253,17 +255,19 @@ def bisection() -> Claim:
 @claim
 def tp_and_gradients() -> Claim:
     """Article 3: TP raises gradient traffic."""
-    params, layers, m, t = 70e9, 80, 32, 8
-    grads = 2 * 2 * params / t
-    activations = layers * 4 * (2.0 * S * H) * 2 * (t - 1) / t * m
+    model = load_model("llama-3.1-70b")
+    m, t = 32, 8
+    grads = 2 * 2 * model.params() / t
+    activations = model.layers * 4 * (2.0 * S * model.hidden) * 2 * (t - 1) / t * m
     return Claim(
         8,
         "3",
         "tensor parallelism raises demand, above all for parameter gradients",
         "wrong" if grads < activations else "right",
         (
-            f"70B, TP8: gradients {grads / 1e9:.0f} GB a device and step (bf16, ring factor 2,"
-            f" divided by t), activation exchanges {activations / 1e9:,.0f} GB at m={m}:"
+            f"Llama 3.1 70B, TP8: gradients {grads / 1e9:.0f} GB a device and step (bf16, ring"
+            f" factor 2, divided by t), exchanges of {model.layers} blocks {activations / 1e9:,.0f}"
+            f" GB at m={m} sequences of {S:,}:"
             f" {activations / grads:.0f} times as much",
         ),
         "fewer than one microbatch of short sequences a step",

@@ -1,6 +1,6 @@
 """docs/claims.md: numeric claims of three articles, recomputed from the catalog.
 
-`python -m gangsaw.bill.claims docs/claims.md` writes the file.
+`python -m gangsaw.search.claims docs/claims.md` writes the file.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from pathlib import Path
 from gangsaw.bill import claims_money, claims_time
 from gangsaw.bill.claims_base import CLAIMS, Claim
 from gangsaw.errors import InputError
+from gangsaw.search import claims_plans
 
-MODULES = (claims_time, claims_money)
+MODULES = (claims_time, claims_money, claims_plans)
 """Modules whose import registers claims."""
 
 _HEAD = """# Claims about tensor and pipeline parallelism, recomputed
@@ -25,7 +26,7 @@ arithmetic does not hold, the line says why. Compute and collectives are timed f
 generation `megatron-core-te`, attention in formulas is counted over the full square unless said
 otherwise, and MFU is 0.5 where a formula needs one.
 
-This file is generated: `python -m gangsaw.bill.claims docs/claims.md`.
+This file is generated: `python -m gangsaw.search.claims docs/claims.md`.
 """
 
 
