@@ -11,6 +11,7 @@ import pytest
 from test_train_cli import MODEL
 
 from gangsaw.cli.main import run
+from gangsaw.fit.sweep import read_sweep
 from gangsaw.read.clusters import load_cluster
 
 
@@ -61,6 +62,17 @@ def test_measure_writes_a_cluster_that_plans_can_use(tmp_path):
         ]
     )
     assert out.code == 0, out.err
+    # What else it wrote: the products as a sweep, and the model's layer as a recording.
+    assert len(read_sweep(tmp_path / "m" / "measure.jsonl")) >= 5
+    recorded = str(tmp_path / "m" / "layer.json")
+    flags = ["--model", str(tmp_path / "config.json"), "--cluster", facts["cluster"], "--json"]
+    made = run(["calibrate", "--layer-trace", recorded, *flags])
+    assert made.code == 0, made.err
+    layer = json.loads(made.out)["layer"]
+    assert layer["counted_bytes"] == pytest.approx(layer["kept_bytes"])
+    assert {"time.gemm_factor", "time.traffic_factor"} <= {
+        e["entry"] for e in layer["entries"] if e["measured"]
+    }
 
 
 @pytest.mark.parametrize(

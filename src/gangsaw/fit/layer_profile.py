@@ -129,16 +129,20 @@ def distances(found: Sorted, kind: Kind, cut: Cut) -> dict[str, float]:
 
     Summed over classes, as a share of all bytes.
     """
-    # Scores apart: the attention kernel is a choice of its own within each framework.
+    # Scores only decide between equals: the kernel is a choice of its own in each framework.
     wanted = _measured_parts(found, kind, cut)
-    wanted.pop("scores")
+    scores = wanted.pop("scores")
     total = sum(wanted.values())
 
     def distance(name: str) -> float:
         counted = _parts(kind, cut, stack_memory_of(load_stack(name)))
         return sum(abs(counted[k] - wanted[k]) for k in wanted) / total
 
-    return {n: distance(n) for n in sorted(list_stacks(), key=distance) if n != "unknown"}
+    def order(name: str) -> tuple[float, float, str]:
+        counted = _parts(kind, cut, stack_memory_of(load_stack(name)))["scores"]
+        return round(distance(name), 3), abs(counted - scores), name
+
+    return {n: distance(n) for n in sorted(list_stacks(), key=order) if n != "unknown"}
 
 
 class _Solver:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gangsaw.cost.memory_doc import fits_of, memory_doc
-from gangsaw.fit.observe import measured_of, weights_of
+from gangsaw.fit.observe import UNLIKELY, measured_of, weights_of
 from gangsaw.fit.rows import Reading, Row
 from gangsaw.spec.result import Fits, MemoryDoc, StageMemoryDoc
 
@@ -69,8 +69,9 @@ def row_memory(reading: Reading) -> RowMemory:
     weights = np.array(weights_of(reading))
     likely = reading.candidates[int(weights.argmax())].plan
     weights *= [c.plan == likely for c in reading.candidates]
+    least = UNLIKELY * float(weights.max())
     docs = [
-        memory_doc(c.job, c.plan, c.plan.stages or ()) if w >= 0.02 else None
+        memory_doc(c.job, c.plan, c.plan.stages or ()) if w >= least else None
         for c, w in zip(reading.candidates, weights, strict=True)
     ]
     kept = np.array([d is not None for d in docs])

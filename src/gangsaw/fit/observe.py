@@ -107,10 +107,15 @@ def measured_s(row: Mapping[str, Any]) -> float | None:
     return float(value) if math.isfinite(value) and value > 0.0 else None
 
 
+UNLIKELY = 0.02
+"""Share of the likeliest reading's weight below which a reading is not looked at."""
+
+
 def observe(reading: Reading) -> Observation:
-    """A readable row as an observation; unlikely readings (weight under 2 %) are dropped."""
+    """A readable row as an observation; unlikely readings are dropped."""
     weights = weights_of(reading)
-    kept = [(c, w) for c, w in zip(reading.candidates, weights, strict=True) if w >= 0.02]
+    least = UNLIKELY * max(weights)
+    kept = [(c, w) for c, w in zip(reading.candidates, weights, strict=True) if w >= least]
     total = sum(w for _, w in kept)
     cases = tuple(case_of(c, w / total) for c, w in kept)
     moe = any(kind.experts > 0.0 for kind in cases[0].args[0])

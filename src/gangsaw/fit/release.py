@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from gangsaw.cost.doubt import View, Widths, place, shares, widths_table
-from gangsaw.fit.fit import Fitted, fit, fit_without, training_rows
+from gangsaw.fit.fit import Fitted, fit, fit_without, setup_of, training_rows
 from gangsaw.fit.observe import Observation, predict, predictor
 from gangsaw.fit.widths import HeldOut, fit_widths
 
@@ -33,12 +33,6 @@ def view_of_row(obs: Observation, values: Mapping[str, float], count: int) -> Vi
     return View(found.log_s, phi, place(heaviest.args), obs.moe, found.reading_sd)
 
 
-def group_of(obs: Observation, source: str) -> str:
-    """The set-up of a row: source, device and stack."""
-    device = str(obs.reading.row["hardware"].get("device"))
-    return f"{source}|{device}|{obs.reading.stack.removesuffix('-fp8')}"
-
-
 def held_out_rows(
     by_source: Mapping[str, Sequence[Observation]], start: Mapping[str, float]
 ) -> list[HeldOut]:
@@ -48,7 +42,7 @@ def held_out_rows(
         values = fit_without(by_source, source, start).table()
         for obs in by_source[source]:
             view = view_of_row(obs, values, 100)
-            out.append(HeldOut(obs.id, source, group_of(obs, source), obs.step_s or 0.0, view))
+            out.append(HeldOut(obs.id, source, setup_of(source, obs), obs.step_s or 0.0, view))
     return out
 
 

@@ -110,13 +110,20 @@ def stacks_of(row: Row, assumed: list[str]) -> tuple[tuple[StackProfile, float],
         base = profile("unknown")
         old = device_family(str(row["hardware"].get("device", ""))) in ("a100", "v100")
         mixture = MIXTURE if old else LATER
+        doubt = {
+            "time_doubt_frac": base.time_doubt_frac, "memory_doubt_frac": base.memory_doubt_frac,
+        }  # fmt: skip
         mixed = [
-            (base.model_copy(update={"time": profile(other).time, "name": other}), weight)
+            (
+                base.model_copy(update={"time": profile(other).time, "name": other})
+                if old
+                else profile(other).model_copy(update=doubt),
+                weight,
+            )
             for other, weight in mixture
         ]
-        mixed = [
-            (s.model_copy(update={"time_doubt_frac": base.time_doubt_frac}), w) for s, w in mixed
-        ]
+        if old:
+            mixed = [(s.model_copy(update=doubt), w) for s, w in mixed]
     elif name == "torchtitan":
         mixed = _torchtitan(row, assumed)
     else:
@@ -185,8 +192,8 @@ def adjusted(stack: StackProfile, row: Row) -> StackProfile:
     if "off" in words(row, "overlap"):
         time.update(
             tp_exposed_fwd_frac=1.0, tp_exposed_bwd_frac=1.0, dp_overlap_backward_frac=0.0,
-            dp_overlap_forward_frac=0.0, pp_exposed_frac=1.0, ep_exposed_frac=1.0,
-            sp_regather_exposed_frac=1.0,
+            dp_overlap_forward_frac=0.0, ep_exposed_frac=1.0, sp_regather_exposed_frac=1.0,
+            pp_exposed_frac=max(1.0, stack.time.pp_exposed_frac),
         )  # fmt: skip
     if not time and not memory:
         return stack

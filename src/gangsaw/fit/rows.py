@@ -164,32 +164,53 @@ def check_size(degrees: Mapping[str, int], layers: int) -> None:
         raise ValueError(f"pp={degrees['pp']} for {layers} layers")
 
 
-def _chunks(row: Row, pp: int, layers: int, assumed: list[str]) -> tuple[str, int]:
-    """Schedule and chunks a rank."""
+def _chunks(
+    row: Row, pp: int, layers: int, assumed: list[str]
+) -> tuple[tuple[str, int, float], ...]:
+    """Schedule and chunks a rank with weights: a range where the row says interleaved alone."""
     if pp == 1:
-        return "1f1b", 1
+        return (("1f1b", 1, 1.0),)
     vpp = max(1, whole(row["plan"].get("vpp") or 1))
     schedule = schedule_of(row)
     if schedule in ("zb-v", "v-half", "v-min", "dualpipe-v"):
-        return schedule, 2
+        return ((schedule, 2, 1.0),)
     if schedule in ("zb-h1", "zb-h2", "gpipe", "dualpipe"):
-        return schedule, 1
+        return ((schedule, 1, 1.0),)
     if vpp == 1 and "interleaved" in words(row, "schedule"):
-        vpp = max(1, layers // pp) if layers % pp == 0 else max(1, (layers + 2) // pp)
-        assumed.append(f"vpp={vpp}")
+        even = layers if layers % pp == 0 else layers + 2
+        found = [v for v in range(2, even // pp + 1) if even % (pp * v) == 0]
+        if found:
+            assumed.append(f"vpp: {', '.join(map(str, found))}")
+            return tuple(("interleaved", v, 1.0 / len(found)) for v in found)
     while vpp > 1 and pp * vpp > layers + 2:
         vpp -= 1
     if schedule in ("1f1b", "interleaved"):
         schedule = "interleaved" if vpp > 1 else "1f1b"
-    return schedule, vpp
+    return ((schedule, vpp, 1.0),)
 
 
-def plan_of(row: Row, assumed: list[str], mbs: int, recompute: str, layers: int) -> Plan:
-    """The plan of a row, with a microbatch and a recompute where it states none."""
-    p = row["plan"]
+def plans_of(
+    row: Row, assumed: list[str], mbs: int, recompute: str, layers: int
+) -> list[tuple[Plan, float]]:
+    """The plans of a row with weights, with a microbatch and a recompute where it states none."""
     d = _degrees(row, assumed)
     check_size(d, layers)
-    schedule, vpp = _chunks(row, d["pp"], layers, assumed)
+    return [
+        (_plan(row, assumed, d, (mbs, recompute, layers), (schedule, vpp)), weight)
+        for schedule, vpp, weight in _chunks(row, d["pp"], layers, assumed)
+    ]
+
+
+def _plan(
+    row: Row,
+    assumed: list[str],
+    d: Mapping[str, int],
+    choice: tuple[int, str, int],
+    chunks: tuple[str, int],
+) -> Plan:
+    """One plan; `choice`: microbatch, recompute, layers; `chunks`: schedule and chunks a rank."""
+    p = row["plan"]
+    (mbs, recompute, layers), (schedule, vpp) = choice, chunks
     gbs = whole(p.get("gbs") or d["dp"] * mbs * whole(p.get("num_microbatches") or 1))
     m = max(1, round(gbs / (d["dp"] * mbs)))
     if p.get("num_microbatches") and whole(p["num_microbatches"]) != m:
@@ -202,7 +223,8 @@ def plan_of(row: Row, assumed: list[str], mbs: int, recompute: str, layers: int)
         sp = stack_name(row) not in OLD_KERNELS or recompute == "selective"
     zero = p.get("zero")
     if zero is None:
-        zero = 1 if p.get("dist_optimizer", True) else 0
+        # Sharded optimizers came with distributed ones: older software shards when it says so.
+        zero = 1 if p.get("dist_optimizer", stack_name(row) not in OLD_KERNELS) else 0
     if whole(zero) == 2 and d["pp"] > 1:
         # With a pipeline, gradients are reduced once a step and not after every microbatch.
         zero = 1
@@ -327,35 +349,51 @@ def four_bits(cluster: ClusterSpec) -> ClusterSpec:
     return cluster.model_copy(update={"device": device})
 
 
+STARVED = 0.05
+"""Weight of an unstated microbatch that leaves fewer microbatches than stages, over others."""
+
+
+def _plans(row: Row, assumed: list[str], layers: int) -> list[tuple[Plan, float]]:
+    """All plans that a row may mean, with weights."""
+    stated = row["plan"].get("mbs")
+    choices: tuple[tuple[int, float], ...] = ((1, 0.7), (2, 0.2), (4, 0.1))
+    if stated:
+        choices = ((whole(stated), 1.0),)
+    else:
+        assumed.append("mbs: 1, 2 or 4")
+    out = []
+    for mbs, w_mbs in choices:
+        for recompute, w_recompute in recomputes(row, assumed):
+            for plan, w_chunks in plans_of(row, assumed, mbs, recompute, layers):
+                weight = w_mbs * w_recompute * w_chunks
+                if not stated and plan.num_microbatches < plan.pp:
+                    # Nobody leaves most of a pipeline idle where a smaller microbatch fills it.
+                    weight *= STARVED
+                out.append((plan, weight))
+    return out
+
+
 def _candidates(row: Row, assumed: list[str]) -> tuple[Candidate, ...]:
-    p = row["plan"]
     layers = row["model"].get("layers")
     if layers and whole(layers) > MOST_LAYERS:
         raise ValueError(f"layers={layers} is more than {MOST_LAYERS}")
     model = model_of(row, assumed)
-    mbs_choices: tuple[tuple[int, float], ...] = ((1, 0.7), (2, 0.2), (4, 0.1))
-    if p.get("mbs"):
-        mbs_choices = ((whole(p["mbs"]), 1.0),)
-    else:
-        assumed.append("mbs: 1, 2 or 4")
     stacks = stacks_of(row, assumed)
     text = words(row, "schedule", "vocab_parallel", "variant", "method")
     spread = any(mark in text for mark in ("vocab", "interlaced"))
     cluster: ClusterSpec | None = None
     out = []
-    for mbs, w_mbs in mbs_choices:
-        for recompute, w_rec in recomputes(row, assumed):
-            plan = plan_of(row, assumed, mbs, recompute, model.layers)
-            cluster = cluster or cluster_of_row(row, plan.devices)
-            recipe = Recipe.model_validate(
-                {
-                    "seq_len": whole(row["model"]["seq_len"]),
-                    "global_batch": plan.dp * plan.mbs * plan.num_microbatches,
-                    "precision": precision_of(row),
-                    "task": row.get("task") or "pretrain",
-                }
-            )
-            for stack, w_stack in stacks:
-                job = Job(model=model, recipe=recipe, cluster=cluster, stack=stack)
-                out.append(Candidate(job, plan, w_mbs * w_rec * w_stack, spread))
+    for plan, w_plan in _plans(row, assumed, model.layers):
+        cluster = cluster or cluster_of_row(row, plan.devices)
+        recipe = Recipe.model_validate(
+            {
+                "seq_len": whole(row["model"]["seq_len"]),
+                "global_batch": plan.dp * plan.mbs * plan.num_microbatches,
+                "precision": precision_of(row),
+                "task": row.get("task") or "pretrain",
+            }
+        )
+        for stack, w_stack in stacks:
+            job = Job(model=model, recipe=recipe, cluster=cluster, stack=stack)
+            out.append(Candidate(job, plan, w_plan * w_stack, spread))
     return tuple(out)

@@ -38,8 +38,8 @@ class Point(NamedTuple):
     seconds: float
 
 
-_TIME = {"s": 1.0, "seconds": 1.0, "time_s": 1.0, "ms": 1e-3, "time_ms": 1e-3, "us": 1e-6,
-         "time_us": 1e-6}  # fmt: skip
+_TIME = {"s": 1.0, "seconds": 1.0, "time_s": 1.0, "median_s": 1.0, "ms": 1e-3, "time_ms": 1e-3,
+         "us": 1e-6, "time_us": 1e-6}  # fmt: skip
 
 
 def _point(row: Mapping[str, Any], where: str) -> Point:
@@ -60,19 +60,29 @@ def _point(row: Mapping[str, Any], where: str) -> Point:
     return Point(m, n, k, seconds)
 
 
+def _row(line: str, where: str) -> Mapping[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        raise InputError(f"{where}: not JSON") from None
+    if not isinstance(row, dict):
+        raise InputError(f"{where}: not an object. Legal: m, n, k and a time")
+    return row
+
+
 def read_sweep(path: Path) -> list[Point]:
-    """Points of a sweep: JSON lines, or a comma-separated table with a heading line."""
+    """Points of a sweep: JSON lines, a comma-separated table with a heading, or `measure.jsonl`.
+
+    Of what `gangsaw measure` wrote only matrix products are taken, in bf16 where they are there.
+    """
     text = read_text(path)
     where = shown(path)
     lines = [line for line in text.splitlines() if line.strip()]
     if lines and lines[0].lstrip().startswith("{"):
-        points = []
-        for number, line in enumerate(lines, 1):
-            try:
-                row = json.loads(line)
-            except ValueError:
-                raise InputError(f"{where}:{number}: not JSON") from None
-            points.append(_point(row, f"{where}:{number}"))
+        rows = [(f"{where}:{i}", _row(line, f"{where}:{i}")) for i, line in enumerate(lines, 1)]
+        rows = [(at, row) for at, row in rows if row.get("kind", "gemm") == "gemm"]
+        lead = [(at, row) for at, row in rows if row.get("dtype") == "bf16"]
+        points = [_point(row, at) for at, row in lead or rows]
     else:
         points = [_point(r, f"{where}:{i}") for i, r in enumerate(csv.DictReader(lines), 2)]
     if len(points) < 5:

@@ -2,7 +2,7 @@
 
 Each held-out set-up (source, device, stack) has residuals r ~ N(0, C + N) with C the covariance of
 `cost.doubt`. The widths maximise the summed log marginal likelihood, set-ups alike, at most 40
-rows each, residuals clipped at 0.6, with a log-normal prior of deviation 0.5 around the starting
+rows each, residuals clipped at 0.6, with a log-normal prior of a factor of two around the starting
 widths. Gradients are analytic; the optimiser is deterministic.
 """
 
@@ -20,7 +20,7 @@ from gangsaw.cost.types import Array
 
 MOST_ROWS = 40
 CLIP = 0.6
-PRIOR_SD = 0.5
+PRIOR_SD = 0.7
 LENGTH = 2.5
 COUNT = len(EFFECTS)
 

@@ -24,12 +24,15 @@ from gangsaw.read.stacks import load_stack
 from gangsaw.run.assemble import cluster_from, settle_on_layer
 from gangsaw.run.fitting import spread
 from gangsaw.run.launch import join, own_rank, start_ranks, started_by_torchrun
+from gangsaw.run.model import Block, BuildOptions, initialise, rotary_table
+from gangsaw.run.parallel import DTYPES
 from gangsaw.run.probes import Bench, Probe, layer_bytes, seconds_of, sustained_rate
+from gangsaw.run.record import record_layer
 from gangsaw.spec.base import Count, Document, Positive
 from gangsaw.spec.cluster import ClusterSpec
 from gangsaw.spec.model import ModelSpec
 
-RESULTS, CONFIG = "measure.jsonl", "measure.json"
+RESULTS, CONFIG, LAYER = "measure.jsonl", "measure.json", "layer.json"
 NOISY_SPREAD = 0.25
 """Quartile range over median above which a probe counts as noisy."""
 NOISY_SHARE = 1 / 3
@@ -199,8 +202,20 @@ def run_probes(cfg: MeasureConfig, say: Callable[[str], None] | None = None) -> 
         row = _machine(bench, cfg)
         with (out / RESULTS).open("a") as file:
             file.write(json.dumps({"key": "machine", "kind": "machine", **row}) + "\n")
+    if lead and not (out / LAYER).exists():
+        _record(cfg, out / LAYER)
     dist.barrier()
     (out / f"probe-{bench.rank}.bin").unlink(missing_ok=True)
+
+
+def _record(cfg: MeasureConfig, path: Path) -> None:
+    """The model's first layer, whole on this rank: what it keeps and the times of its parts."""
+    kind, opt = cfg.model.kinds[cfg.model.order[0]], BuildOptions(cfg.seq_len, device=cfg.device)
+    block = Block(kind, rotary_table(kind.attention.head_dim, opt), opt)
+    initialise(block, "", opt)
+    dtype = DTYPES[cfg.precisions[0]]
+    x = torch.randn(1, cfg.seq_len, kind.hidden, device=cfg.device, dtype=dtype)
+    record_layer(path, block.to(dtype), x, repeats=3, facts={"layer_index": 0})
 
 
 def _run(bench: Bench, probe: Probe, cfg: MeasureConfig) -> dict[str, Any]:
