@@ -138,7 +138,7 @@ def fitted_stack(x: Array, time: StackT) -> StackT:
         dp_overlap_backward=time.dp_overlap_backward,
         dp_overlap_forward=time.dp_overlap_forward,
         zero3_overlap=covered(time.zero3_overlap, math.exp(x[ZERO3])),
-        pp_exposed=min(1.5, time.pp_exposed * math.exp(x[PP])),
+        pp_exposed=min(3.0, time.pp_exposed * math.exp(x[PP])),
         sp_regather_exposed=time.sp_regather_exposed,
         step_overhead_s=time.step_overhead_s * math.exp(x[STEP]),
         microbatch_overhead_s=time.microbatch_overhead_s * math.exp(x[MICROBATCH]),

@@ -204,6 +204,32 @@ def recompute_share(state: State, chunk: float) -> float:
 
 
 @kernel
+def once_a_step(state: State) -> bool:
+    """Whether data-parallel traffic is once a step and not once a microbatch."""
+    return state.zero < 2.0 or (state.zero >= 3.0 and state.pp > 1.0)
+
+
+@kernel
+def exchange_s(
+    reduce: float, gather: float, last_f: float, last_b: float, state: State, stack: StackT
+) -> float:
+    """Exposed seconds a step of gradient reduction and parameter gather that come once a step.
+
+    What overlaps hides behind one microbatch: the last one's backward, the first one's forward.
+    ZeRO-3 hides the share that its gathers hide elsewhere.
+    """
+    under_b, under_f = stack.dp_overlap_backward, stack.dp_overlap_forward
+    if state.zero >= 3.0:
+        under_b = under_f = stack.zero3_overlap
+    total = 0.0
+    if once_a_step(state):
+        total += reduce - min(under_b * reduce, last_b)
+    if state.zero < 3.0 or state.pp > 1.0:
+        total += gather - min(under_f * gather, last_f)
+    return total
+
+
+@kernel
 def sharded_extra(
     work_f: float,
     work_b: float,
@@ -216,8 +242,10 @@ def sharded_extra(
     """Exposed seconds a microbatch of ZeRO-2's and ZeRO-3's traffic, forward and backward.
 
     The share `cover` may hide behind the rank's own work; the first layer's gather never does.
+    Under a pipeline ZeRO-3 keeps a stage gathered from the first microbatch to the last, as its
+    memory does (PyTorch's pipeline stages on FSDP2), so its traffic is once a step.
     """
-    if state.zero < 2.0 or reduce <= 0.0:
+    if state.zero < 2.0 or reduce <= 0.0 or once_a_step(state):
         return 0.0, 0.0
     if state.zero < 3.0:
         return 0.0, reduce - min(cover * reduce, work_b)
@@ -323,18 +351,17 @@ def combine(
         b_max += w_max
         b_sum += w_sum
         w_max = 0.0
+    # A transfer that a rank waits for is part of its work above; the others take their time on
+    # the way. The event loop agrees: exactly so with blocking and with free transfers.
+    way_s = max(0.0, 1.0 - stack.pp_exposed) * hop_s
     path = pipeline_s(
-        state.schedule, p, state.vpp, m, f_max, b_max, w_max, f_sum, b_sum,
-        stack.pp_exposed * hop_s,
+        state.schedule, p, state.vpp, m, f_max, b_max, w_max, f_sum, b_sum, way_s
     )  # fmt: skip
     path += uneven_s(p, state.vpp, uneven, t_max)
     dp = tied * state.train_ends
     if state.schedule in (ZB_V, V_HALF, V_MIN, DUALPIPE_V):
         dp = 0.0  # both ends are on the first rank, so a tied table is there once
-    if state.zero < 2.0:
-        dp += reduce - min(stack.dp_overlap_backward * reduce, last_b)
-    if state.zero < 3.0:
-        dp += gather - min(stack.dp_overlap_forward * gather, last_f)
+    dp += exchange_s(reduce, gather, last_f, last_b, state, stack)
     optimizer = optimizer_s(dense, expert, state, device, stack)
     host_step = offload_optimizer_s(dense, expert, state, device, stack)
     busy = m * (compute + recompute + tp + cp + ep + host + zero3 + offload) / p

@@ -91,7 +91,9 @@ class StackTime(Document):
     )
     unfused_k0: NonNegative = Field(60.0, description="head width at half rate, unfused products")
     unaligned_factor: Positive = Field(
-        0.35, description="rate of unfused products where the head width is no multiple of 8"
+        0.0625,
+        description="rate of unfused products where the head width is no multiple of 8: without"
+        " tensor cores, fp32 peak over 16-bit peak",
     )
     traffic_factor: Positive = Field(
         1.0, description="elementwise traffic over that of fused kernels"
@@ -110,7 +112,11 @@ class StackTime(Document):
     zero3_overlap_frac: Frac = Field(
         0.8, description="share of ZeRO-2 and ZeRO-3 traffic that may hide behind compute"
     )
-    pp_exposed_frac: Frac = Field(1.0, description="share of steady stage transfers not hidden")
+    pp_exposed_frac: NonNegative = Field(
+        1.0,
+        description="share of steady stage transfers not hidden; 2 where a rank waits for its"
+        " send and its receive one after the other",
+    )
     sp_regather_exposed_frac: Frac = Field(
         0.5, description="share of sequence parallelism's gather in backward that is not hidden"
     )
