@@ -104,6 +104,7 @@ def check(
         checked += 1
         if judge.holds(rule.when):
             found.append(_fault(rule, judge, site))
+    found = _without_summaries(found)
     found.sort(key=lambda fault: ORDER.index(fault.severity))
     why = ""
     if cluster is not None and site.base is None:
@@ -118,6 +119,14 @@ def check(
         expert_comm_s=_experts(job, launch), not_predicted=why,
         runs=_size(launch.model, site.base), named=_named(site),
     )  # fmt: skip
+
+
+def _without_summaries(found: list[Fault]) -> list[Fault]:
+    """Faults less those that only sum up what others of the same kind say in full."""
+    lone = {rule.code for rule in rules() if rule.alone}
+    if any(f.severity == "wrong-model" and f.code not in lone for f in found):
+        return [fault for fault in found if fault.code not in lone]
+    return found
 
 
 def on_cluster(launch: LaunchFile, cluster: ClusterSpec | None) -> LaunchFile:

@@ -13,7 +13,7 @@ from gangsaw.errors import InputError
 from gangsaw.read.launch.document import LaunchFile
 from gangsaw.read.launch.facts import vocabulary
 from gangsaw.read.models import load_model
-from gangsaw.spec import ClusterSpec, ModelSpec, StackProfile
+from gangsaw.spec import ClusterSpec, Job, ModelSpec, Plan, StackProfile
 from gangsaw.units import GB, GIB
 
 _OFF = (
@@ -25,6 +25,10 @@ MODULES = frozenset((
     "core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts", "mhc",
     "gdn", "gdn_norm_out",
 ))  # fmt: skip
+
+
+_WHOLE_SHAPE = ("megatron-lm", "nanotron", "gpt-neox", "deepspeed")
+"""Frameworks whose files state a shape in full, with the framework's defaults for the rest."""
 
 
 @cache
@@ -67,6 +71,9 @@ def _switches(launch: LaunchFile, names: dict[str, Any]) -> None:
     names["torch_fsdp_n"] = bool(launch.facts.get("torch_fsdp"))
     names["precision_aware_n"] = bool(launch.facts.get("precision_aware"))
     names["compile_n"] = bool(launch.facts.get("compile"))
+    names["framework"] = launch.framework
+    names["vocab_multiple_n"] = launch.facts.get("vocab_multiple") or 128
+    names["qkv_bias_n"] = bool(launch.facts.get("qkv_bias"))
     names["qk_norm_n"] = bool(launch.facts.get("qk_norm"))
     names["env_connections"] = launch.env.get("CUDA_DEVICE_MAX_CONNECTIONS")
     names["ckpt_format_n"] = launch.facts.get("ckpt_format") or "torch_dist"
@@ -131,6 +138,9 @@ def _grid(launch: LaunchFile, names: dict[str, Any], cluster: ClusterSpec | None
         names["blackwell"] = any(text in name for text in ("b200", "b300", "b100"))
         names["big_domain"] = cluster.tiers[0].devices >= tp
         names["device_gib"] = cluster.device.memory_bytes / GIB
+        names["device_name"] = cluster.device.name
+        names["device_precisions"] = [*cluster.device.peak_flops_per_s]
+        names["cluster_devices"] = cluster.devices
 
 
 def _model(launch: LaunchFile, names: dict[str, Any]) -> None:
@@ -138,11 +148,14 @@ def _model(launch: LaunchFile, names: dict[str, Any]) -> None:
     if model is None:
         return
     names["params"] = float(model.params())
+    # A vocabulary that is padded makes no other model.
+    names["vocab_params"] = float(model.hidden * (1 if model.tied else 2))
     kinds = [model.kinds[k] for k in model.order]
     routed = [kind for kind in kinds if kind.moe is not None]
     if routed:
         ep, etp, pp = (_whole(names, key, 1) for key in ("ep", "etp", "pp"))
         experts = sum(kind.expert_params() for kind in routed) / max(1, ep * etp * pp)
+        names["dense_layers"] = _dense_layers(model)
         names["expert_state_gib"] = 18.0 * experts / GIB
         names["unsharded_layer_gib"] = 2.0 * max(kind.params() for kind in routed) / GIB
 
@@ -150,14 +163,16 @@ def _model(launch: LaunchFile, names: dict[str, Any]) -> None:
 def _named(launch: LaunchFile, names: dict[str, Any]) -> None:
     """What the named model looks like, where the file states a shape of its own."""
     shape = ("layers", "hidden", "heads", "ffn")
-    names["own_shape"] = any(key in launch.wheres for key in shape)
+    stated = any(key in launch.wheres for key in shape)
+    # Where a provider gives the named model's shape, only what the file states replaces it.
+    names["own_shape"] = stated and launch.framework in _WHOLE_SHAPE
     if not launch.model_name:
         return
     names["model_name"] = launch.model_name
     table = _reference()
     name = launch.model_name
     names["ref_bf16_trained"] = any(name.startswith(f) for f in table["bf16_trained"])
-    if not names["own_shape"]:
+    if not stated:
         return
     try:
         model = load_model(name)
@@ -176,7 +191,9 @@ def _shape_of(model: ModelSpec) -> dict[str, Any]:
         "ref_layers": model.layers, "ref_hidden": model.hidden, "ref_vocab": model.vocab,
         "ref_tied": model.tied, "ref_heads": attention.heads, "ref_kv_heads": attention.kv_heads,
         "ref_head_dim": attention.head_dim, "ref_mla": attention.is_mla,
-        "ref_bias": attention.out_bias, "ref_qk_norm": attention.qk_norm != "none",
+        "ref_bias": attention.out_bias, "ref_qkv_bias": attention.q_bias,
+        "ref_params": float(model.params()), "ref_dense_layers": _dense_layers(model),
+        "ref_qk_norm": attention.qk_norm != "none",
         "ref_rms": not kind.norm_bias, "ref_learned_positions": model.learned_positions,
         "ref_ffn": dense.ffn if dense is not None else None,
         "ref_gated": dense.gated if dense is not None else None,
@@ -188,6 +205,10 @@ def _shape_of(model: ModelSpec) -> dict[str, Any]:
             "ref_shared_ffn": kind.moe.shared.ffn if kind.moe.shared is not None else None,
         }  # fmt: skip
     return found
+
+
+def _dense_layers(model: ModelSpec) -> int:
+    return sum(1 for index in model.order if model.kinds[index].moe is None)
 
 
 def _network(launch: LaunchFile, names: dict[str, Any], cluster: ClusterSpec | None) -> None:
@@ -232,13 +253,26 @@ def _predicted(
     names["peak_frac"] = base.peak_bytes / capacity
     names["peak_gib"] = base.peak_bytes / GIB
     if plan.recompute == "full":
-        other = predict(job, changed(plan, {"recompute": "none", "recompute_layers": 0}))
-        if other is not None:
-            names["peak_frac_without_recompute"] = other.peak_bytes / capacity
-            names["step_ratio_without_recompute"] = other.step_s / base.step_s
+        none: dict[str, object] = {"recompute": "none", "recompute_layers": 0}
+        _compare(names, "without_recompute", job, plan, none)
     if plan.num_microbatches % 2 == 0:
         twice = {"mbs": 2 * plan.mbs, "num_microbatches": plan.num_microbatches // 2}
-        other = predict(job, changed(plan, dict(twice)))
-        if other is not None:
-            names["peak_frac_double_mbs"] = other.peak_bytes / capacity
-            names["step_ratio_double_mbs"] = other.step_s / base.step_s
+        _compare(names, "double_mbs", job, plan, dict(twice))
+    if plan.cp > 1 and plan.num_microbatches % plan.cp == 0:
+        fewer = plan.num_microbatches // plan.cp
+        change = {"cp": 1, "dp": plan.dp * plan.cp, "num_microbatches": fewer}
+        _compare(names, "without_cp", job, plan, dict(change))
+    if plan.offload_optimizer > 0:
+        _compare(names, "without_offload", job, plan, {"offload_optimizer": 0.0})
+
+
+def _compare(
+    names: dict[str, Any], key: str, job: Job | None, plan: Plan, change: dict[str, object]
+) -> None:
+    """Peak and step time of a changed plan as shares of the device and of the step now."""
+    base, other = predict(job, plan), predict(job, changed(plan, change))
+    if base is None or other is None or job is None:
+        return
+    device = job.cluster.device
+    names[f"peak_frac_{key}"] = other.peak_bytes / device.memory_bytes / device.usable_memory_frac
+    names[f"step_ratio_{key}"] = other.step_s / base.step_s

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from gangsaw.doctor.check import on_cluster
 from gangsaw.doctor.hang import parse_hang
 from gangsaw.doctor.oom_message import OomMessage, parse_message
 from gangsaw.doctor.predict import changed, full_estimate, job_of
-from gangsaw.doctor.tensors import Tensor, padded_vocab, tensors, tokens_of
+from gangsaw.doctor.tensors import Tensor, bucket_tensors, padded_vocab, tensors, tokens_of
 from gangsaw.read.clusters import load_cluster
 from gangsaw.read.launch.document import LaunchFile
 from gangsaw.spec import ClusterSpec, Job, Plan, Recipe, StackProfile
@@ -75,6 +76,7 @@ def explain_oom(
             explanation=(hang.explanation,), cluster=cluster.name if cluster else "",
         )  # fmt: skip
     said = parse_message(message)
+    launch = on_cluster(launch, cluster)
     notes: list[str] = []
     if cluster is None:
         cluster = _by_capacity(said, launch, notes)
@@ -115,7 +117,7 @@ def _matches(said: OomMessage, launch: LaunchFile) -> tuple[Match, ...]:
         return max(0.0, abs(item.bytes - wanted) - slack) / wanted
 
     ranked = sorted(
-        tensors(launch.model, recipe, plan),
+        [*tensors(launch.model, recipe, plan), *_buckets(launch)],
         key=lambda item: (round(error(item), 3), item.prior, abs(item.bytes - wanted)),
     )
     close = [item for item in ranked if error(item) <= MATCH_FRAC][:5] or ranked[:3]
@@ -126,6 +128,10 @@ def _matches(said: OomMessage, launch: LaunchFile) -> tuple[Match, ...]:
         )
         for item in close
     )  # fmt: skip
+
+
+def _buckets(launch: LaunchFile) -> list[Tensor]:
+    return bucket_tensors(launch.facts) if launch.facts.get("zero") else []
 
 
 def _shape_of(launch: LaunchFile) -> tuple[Recipe | None, Plan | None]:
@@ -196,6 +202,15 @@ def _cause_lines(said: OomMessage) -> list[str]:
             f" {format_gib(said.requested_bytes or 0.0)}; PYTORCH_CUDA_ALLOC_CONF="
             "expandable_segments:True lets them be used, at no cost in step time"
         ]
+    if said.outside:
+        return [
+            "a library outside of PyTorch's allocator (NCCL, cuBLAS, the driver) found no memory:"
+            " the allocator held it. Leave it 2 to 4 GiB (a smaller share for PyTorch, fewer"
+            " communicators, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True), or make the step"
+            " smaller"
+        ]
+    if said.requested_bytes is None:
+        return ["the message states no size: shortage of device memory, tensor not named"]
     if cause == "too large":
         return ["one tensor is larger than the device: it has to be split, not squeezed"]
     detail = ""

@@ -20,13 +20,21 @@ _SIZE = r"([0-9][0-9,]{0,20}(?:\.[0-9]{1,6})?)\s{0,3}(bytes|byte|[KMGT]i?B|B|[KM
 _FIELDS = {
     "requested": (
         rf"[Tt]ried to allocate\s+{_SIZE}", rf"trying to allocate\s+{_SIZE}",
-        rf"failed to allocate\s+{_SIZE}", rf"allocate\s+{_SIZE} ",
+        rf"failed to allocate\s+{_SIZE}", rf"\bRequested\s{{0,40}}:\s{{0,9}}{_SIZE}",
+        rf"allocate\s+{_SIZE} ",
     ),
-    "total": (rf"total capacity of\s+{_SIZE}", rf"{_SIZE}\s+total capacity"),
-    "free": (rf"of which\s+{_SIZE}\s+is free", rf"{_SIZE}\s+free"),
+    "total": (
+        rf"Device limit\s{{0,40}}:\s{{0,9}}{_SIZE}", rf"total capacity of\s+{_SIZE}",
+        rf"{_SIZE}\s+total capacity",
+    ),
+    "free": (
+        rf"Free \(according to CUDA\):\s{{0,9}}{_SIZE}", rf"of which\s+{_SIZE}\s+is free",
+        rf"{_SIZE}\s+free",
+    ),
     "allocated": (
         rf"[Oo]f the allocated memory\s+{_SIZE}\s+is allocated", rf"{_SIZE}\s+already allocated",
         rf"{_SIZE}\s+is allocated by PyTorch",
+        rf"Currently allocated\s{{0,40}}:\s{{0,9}}{_SIZE}", rf"MPS allocated:\s{{0,9}}{_SIZE}",
     ),
     "unallocated": (rf"{_SIZE}\s+is reserved by PyTorch but unallocated",),
     "reserved": (rf"{_SIZE}\s+reserved in total", rf"{_SIZE}\s+cached"),
@@ -40,6 +48,14 @@ _HOST = re.compile(
 )
 
 
+_DEVICE = re.compile(
+    r"(CUDA|HIP|NPU|XPU|MPS)( runtime)? error: out of memory|(cuda|hip)ErrorOutOfMemory|"
+    r"CUDA_ERROR_OUT_OF_MEMORY|RESOURCE_EXHAUSTED"
+)
+_OUTSIDE = re.compile(r"Cuda failure 2|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|"
+                      r"(Cuda|HIP) failure[^\n]{0,20}out of memory")  # fmt: skip
+
+
 class OomMessage(Document):
     """What a message says. Sizes in bytes; `step_bytes` is half its last printed digit."""
 
@@ -51,6 +67,7 @@ class OomMessage(Document):
     allocated_bytes: float | None = None
     reserved_bytes: float | None = None
     in_use_bytes: float | None = None
+    outside: bool = Field(False, description="a library beside PyTorch's allocator asked for it")
 
     @property
     def unused_bytes(self) -> float | None:
@@ -74,8 +91,9 @@ def parse_message(text: str) -> OomMessage:
             if matches:
                 found[name] = _size(matches[-1].group(1), matches[-1].group(2))
                 break
-    host = bool(_HOST.search(text)) and "total" not in found
-    if "requested" not in found and not host:
+    outside = "requested" not in found and bool(_OUTSIDE.search(text))
+    host = bool(_HOST.search(text)) and "total" not in found and not outside
+    if "requested" not in found and not host and not outside and not _DEVICE.search(text):
         raise InputError(
             "no out-of-memory message found; expected one like 'CUDA out of memory. Tried to"
             " allocate 2.00 GiB' of PyTorch (CUDA, HIP, NPU, CPU) or 'oom_kill'"
@@ -92,7 +110,7 @@ def parse_message(text: str) -> OomMessage:
         step_bytes=requested[1] if requested else 0.0,
         total_bytes=found.get("total", (None, 0.0))[0],
         free_bytes=found.get("free", (None, 0.0))[0], allocated_bytes=allocated,
-        reserved_bytes=reserved, in_use_bytes=found.get("in_use", (None, 0.0))[0],
+        outside=outside, reserved_bytes=reserved, in_use_bytes=found.get("in_use", (None, 0.0))[0],
     )  # fmt: skip
 
 

@@ -37,6 +37,7 @@ class Rule(Document):
     base: Literal["", "unknown", "runs"] = Field(
         "", description="unknown: what it does now is not modelled; runs: an error that starts"
     )  # fmt: skip
+    alone: bool = Field(False, description="said only where no other wrong-model rule is")
     source: str = Field(description="file and release that it comes from")
 
     def applies(self, framework: str, version: str) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from gangsaw.cost.layout import default_counts
+from gangsaw.read.launch.document import Value
 from gangsaw.spec import LayerKind, ModelSpec, Plan, Recipe
 
 
@@ -89,7 +90,36 @@ def _layer(model: ModelSpec, recipe: Recipe, plan: Plan) -> Iterator[Tensor]:
             yield Tensor("input of the MLP's activation", (tokens, ins * kind.mlp.ffn // tp),
                          "bf16", 0)  # fmt: skip
             yield Tensor("output of the MLP's activation", (tokens, kind.mlp.ffn // tp), "bf16", 0)
+        yield from _weights(kind, plan)
         yield from _routed(kind, tokens, plan)
+
+
+def _weights(kind: LayerKind, plan: Plan) -> Iterator[Tensor]:
+    """Single matrices, as they are loaded, gathered or copied one by one."""
+    attention, hidden = kind.attention, kind.hidden
+    rows = max(1, attention.heads // plan.tp) * attention.head_dim
+    shapes: list[tuple[str, tuple[int, ...]]] = [("attention", (hidden, rows))]
+    if not attention.is_mla:
+        width = (attention.heads + 2 * attention.kv_heads) * attention.head_dim // plan.tp
+        shapes.append(("attention, queries with keys and values", (hidden, width)))
+    if kind.mlp is not None:
+        shapes.append(("the MLP", (hidden, kind.mlp.ffn // plan.tp)))
+        if kind.mlp.gated:
+            shapes.append(("the MLP, gate with up", (hidden, 2 * kind.mlp.ffn // plan.tp)))
+    for name, shape in shapes:
+        yield Tensor(f"one weight matrix of {name} (or its gradient)", shape, "bf16", 1)
+        yield Tensor(f"one weight matrix of {name} in fp32 (or its gradient)", shape, "fp32", 1)
+
+
+def bucket_tensors(facts: dict[str, Value]) -> list[Tensor]:
+    """Flat buffers whose size a DeepSpeed file states in elements (zero/config.py, 0.18)."""
+    found = []
+    for key, name in (("reduce_bucket", "reduction"), ("allgather_bucket", "all-gather")):
+        size = facts.get(key)
+        if isinstance(size, (int, float)) and not isinstance(size, bool) and 1e5 < size < 1e12:
+            for dtype in ("bf16", "fp32"):
+                found.append(Tensor(f"{name} bucket of ZeRO", (int(size),), dtype, 0))
+    return found
 
 
 def _routed(kind: LayerKind, tokens: int, plan: Plan) -> Iterator[Tensor]:

@@ -127,6 +127,9 @@ def _world(settings: Settings, headers: dict[str, tuple[int, int]]) -> None:
     for name in ("nodes", "per_node", "world", "tasks"):
         if name in headers:
             settings.put(f"@{name}", headers[name][0], headers[name][1])
+    for name in ("nodes", "per_node"):
+        if name in headers:
+            settings.put(f"@slurm_{name}", headers[name][0], headers[name][1])
     nodes, per = headers.get("nodes"), headers.get("tasks_per_node")
     if nodes and per and per[0] > 1 and "per_node" not in headers:
         settings.put("@per_node", per[0], per[1])

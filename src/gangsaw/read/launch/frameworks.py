@@ -125,6 +125,8 @@ def _translated(
             facts.derive("named_world", value)
         elif key == "@one_node":
             continue
+        elif key.startswith("@slurm_"):
+            facts.derive(key[1:], value, settings.at(item.line))
         elif isinstance(value, int) and value > 0:
             facts.state(key[1:], value, settings.at(item.line))
     if one_node and facts.whole("world") is None:
