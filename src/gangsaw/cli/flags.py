@@ -168,7 +168,7 @@ class PlanFlags:
     etp: Annotated[Text, _flag("--etp", "N", "tensor parallel inside experts", _P)] = None
     mbs: Annotated[Text, _flag("--mbs", "N", "sequences a microbatch", _P)] = None
     schedule: Annotated[
-        Text, _flag("--schedule", "NAME", "gpipe, 1f1b, interleaved, zb-h1, zb-v, ...", _P)
+        Text, _flag("--schedule", "NAME", "gpipe, 1f1b, interleaved, zb-v, auto, file:PATH...", _P)
     ] = None
     recompute: Annotated[
         Text, _flag("--recompute", "R", "none, selective, full, full:N layers a chunk", _P)

@@ -13,7 +13,7 @@ from gangsaw.cost.legal import check_plan, check_shapes, check_stages
 from gangsaw.errors import InputError, UnknownKeysError
 from gangsaw.read.toml import validate
 from gangsaw.spec.job import Job
-from gangsaw.spec.plan import AXES, SCHEDULES, Plan
+from gangsaw.spec.plan import AXES, OWN_FILES, SCHEDULES, Plan
 from gangsaw.spec.recipe import Precision, Recipe, Task
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def estimated(
 ) -> tuple[Job, EstimateResult]:
     """The job and the estimate of the one plan that the flags state."""
     seed_of(output)
-    fields = plan_fields(cut)
+    fields = plan_fields(cut, own=True)
     job, assumed = job_from(args, recipe)
     plan = whole_plan(job, fields)
     from gangsaw.search.estimate import estimate
@@ -188,8 +188,21 @@ def _stages(flag: str, text: str) -> tuple[int, ...]:
     return tuple(values.whole(f"{flag} {text!r}:", part, 0, 10**5) for part in text.split(","))
 
 
-def _schedule(flag: str, text: str) -> str:
+def _schedule(flag: str, text: str, own: bool, fields: dict[str, object]) -> str:
+    """The name of a schedule; a file of the user's own also states ranks and chunks."""
     name = text.strip().lower()
+    if name.startswith("file:"):
+        if not own:
+            raise InputError(
+                f"{flag} {text!r}: a schedule file is for estimate, bill and timeline."
+                f" Legal here: {', '.join(SCHEDULES)}"
+            )
+        from gangsaw.search.own_schedule import stated_by
+
+        stated = stated_by(text.strip()[len("file:") :])
+        fields.setdefault("pp", stated.pp)
+        fields.setdefault("vpp", stated.vpp)
+        return stated.name
     return values.choice(flag, SCHEDULE_ALIASES.get(name, name), SCHEDULES)
 
 
@@ -203,15 +216,18 @@ def _rank_order(flag: str, text: str) -> str:
     return order
 
 
-def plan_fields(flags: PlanFlags) -> dict[str, object]:
-    """The fields of a Plan that the flags, or the file of `--plan`, state."""
-    fields: dict[str, object] = {} if flags.plan is None else _file_fields(flags.plan)
+def plan_fields(flags: PlanFlags, own: bool = False) -> dict[str, object]:
+    """The fields of a Plan that the flags, or the file of `--plan`, state.
+
+    `own`: the schedule may be a file of the user's own.
+    """
+    fields: dict[str, object] = {} if flags.plan is None else _file_fields(flags.plan, own)
     for name in DEGREES:
         text = getattr(flags, name)
         if text is not None:
             fields[name] = values.whole(f"--{name}", text, 1, 10**7)
     if flags.schedule is not None:
-        fields["schedule"] = _schedule("--schedule", flags.schedule)
+        fields["schedule"] = _schedule("--schedule", flags.schedule, own, fields)
     if flags.recompute is not None:
         fields.update(_recompute("--recompute", flags.recompute))
     if flags.zero is not None:
@@ -230,7 +246,7 @@ def plan_fields(flags: PlanFlags) -> dict[str, object]:
     return fields
 
 
-def _file_fields(name: str) -> dict[str, object]:
+def _file_fields(name: str, own: bool) -> dict[str, object]:
     """The same fields from a TOML or JSON file; a plan result's own `plan` object is read too."""
     table: dict[str, Any] = files.read_stated(name, "a plan, as tp = 8")
     if isinstance(table.get("plan"), dict):
@@ -260,7 +276,7 @@ def _file_fields(name: str) -> dict[str, object]:
         elif key == "stages":
             fields[key] = _stages_of_file(where, value)
         elif key == "schedule":
-            fields[key] = _schedule(where, str(value))
+            fields[key] = _schedule(where, str(value), own, fields)
         else:
             fields[key] = _rank_order(where, str(value))
     return fields
@@ -287,7 +303,8 @@ def _contradictions(fields: dict[str, object]) -> None:
         raise InputError(f"--vpp {vpp} with --pp 1: one rank has no pipeline. Legal vpp here: 1")
     if schedule in TWO_CHUNKS and vpp not in (None, 2):
         raise InputError(f"--schedule {schedule} has 2 chunks a rank, not {vpp}. Legal vpp: 2")
-    one_chunk = schedule is not None and schedule not in (*TWO_CHUNKS, *MANY_CHUNKS)
+    named = isinstance(schedule, str) and not schedule.startswith(OWN_FILES)
+    one_chunk = named and schedule not in (*TWO_CHUNKS, *MANY_CHUNKS)
     if one_chunk and isinstance(vpp, int) and vpp > 1:
         raise InputError(
             f"--schedule {schedule} has one chunk a rank, --vpp {vpp} asks for {vpp}."

@@ -56,7 +56,7 @@ def command(
 
     path = None if where.out is None else writable("--out", where.out, ENDINGS)
     seed_of(output)
-    fields = plan_fields(cut)
+    fields = plan_fields(cut, own=True)
     job, assumed = job_from(args, recipe)
     plan = whole_plan(job, fields)
     from gangsaw.search.timeline import evaluated_schedules
@@ -113,6 +113,12 @@ def _text(ending: str, schedules: list[Schedule], timelines: list[Timeline], pla
         from gangsaw.trace.chrome import chrome_trace
 
         return chrome_trace(timelines[0])
+    if schedules[0].pipes > 1:
+        raise InputError(
+            f"--out {ending}: {schedules[0].name} runs two copies of the model in opposite"
+            " directions, which torch's schedules cannot say. Legal: .svg, .html, .json, or"
+            " --schedule dualpipe-v"
+        )
     from gangsaw.schedule import to_csv
 
     return to_csv(schedules[0])

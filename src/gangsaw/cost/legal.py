@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from gangsaw.errors import InputError
 from gangsaw.spec import LayerKind, ModelSpec, Plan
 from gangsaw.spec.job import Job
-from gangsaw.spec.plan import SCHEDULES
+from gangsaw.spec.plan import OWN_FILES, SCHEDULES
 
 ONE_CHUNK = ("gpipe", "1f1b", "zb-h1", "zb-h2", "dualpipe")
 V_CHUNKS = ("zb-v", "v-half", "v-min", "dualpipe-v")
@@ -103,7 +103,7 @@ def check_shapes(model: ModelSpec, plan: Plan, seq_len: int) -> None:
 def check_schedule(model: ModelSpec, plan: Plan, stack: str) -> None:
     """Rules about chunks, microbatches and the schedule."""
     name = plan.schedule
-    if not name.startswith("file:") and name not in SCHEDULES:
+    if not name.startswith(OWN_FILES) and name not in SCHEDULES:
         raise InputError(f"schedule={name!r}: unknown. Legal: {', '.join(SCHEDULES)}, file:PATH")
     if plan.pp == 1 and plan.vpp > 1 and name in V_CHUNKS:
         raise InputError(f"schedule={name} needs a pipeline: pp > 1, not 1. Legal with pp=1: 1f1b")

@@ -40,7 +40,7 @@ from gangsaw.cost.types import (
 )
 from gangsaw.spec import AttentionCurve, DeviceSpec, ModelSpec, Plan, Recipe, StackProfile
 from gangsaw.spec.job import Job
-from gangsaw.spec.plan import SCHEDULES
+from gangsaw.spec.plan import OWN_FILES, SCHEDULES
 
 RECOMPUTE = {"none": NONE, "selective": SELECTIVE, "full": FULL}
 SELECTIVE_CODE = {"core_attention": CORE_ATTENTION, "op": OP_LEVEL, "modules": MODULES}
@@ -56,7 +56,7 @@ _FALLBACK = {
 
 def schedule_code(name: str) -> int:
     """Number of a schedule; a file of the user's own is timed as `auto`."""
-    return SCHEDULES.index("auto" if name.startswith("file:") else name)
+    return SCHEDULES.index("auto" if name.startswith(OWN_FILES) else name)
 
 
 def attention_curve(device: DeviceSpec, kernel: str) -> AttentionCurve | None:
@@ -207,7 +207,7 @@ def state_of(plan: Plan) -> State:
 
 def v_shaped(schedule: str) -> bool:
     """Whether the chunks of a rank run down and up again, so that rank 0 has both ends."""
-    return schedule in ("zb-v", "v-half", "v-min", "dualpipe-v")
+    return schedule in ("zb-v", "v-half", "v-min", "dualpipe-v") or schedule.startswith("file-v:")
 
 
 def rank_of_chunk(chunk: int, pp: int, schedule: str) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 
 from gangsaw.cost.lower import Lowered, cut_of, lower, rank_of_chunk, state_of
 from gangsaw.cost.memory import PHASES, end_memory, memory_table, rank_memory
-from gangsaw.cost.types import Array, EndMem, RankLoad, RankMem, StackMem, State
+from gangsaw.cost.types import GPIPE, Array, EndMem, RankLoad, RankMem, StackMem, State
 from gangsaw.spec import ClusterSpec, ModelSpec, Plan, Recipe
 from gangsaw.spec.job import Job
 from gangsaw.spec.result import Fits, MemoryDoc, StageMemoryDoc
@@ -144,14 +144,27 @@ def stage_doc(found: RankMem, load: RankLoad, decoder_kinds: int) -> StageMemory
 
 
 def rank_memories(
-    job: Job, plan: Plan, counts: Sequence[int], lowered: Lowered | None = None
+    job: Job,
+    plan: Plan,
+    counts: Sequence[int],
+    lowered: Lowered | None = None,
+    held: Sequence[float] | None = None,
 ) -> tuple[tuple[RankLoad, RankMem], ...]:
-    """Load and memory of every pipeline rank of a plan, in rank order."""
+    """Load and memory of every pipeline rank of a plan, in rank order.
+
+    `held`: microbatches that each rank holds at its peak, where no formula knows them.
+    """
     low = lowered or lower(job)
     table, ends = _tables(low, plan, job.recipe)
     state = memory_state(plan, job.recipe)
     loads = rank_loads(job.model, plan, counts)
-    return tuple((load, rank_memory(load, table, ends, state, low.memory)) for load in loads)
+    states = [state] * plan.pp
+    if held is not None:  # GPipe holds all microbatches of a step: that many
+        states = [state._replace(schedule=float(GPIPE), m=float(n)) for n in held]
+    return tuple(
+        (load, rank_memory(load, table, ends, one, low.memory))
+        for load, one in zip(loads, states, strict=True)
+    )
 
 
 def _tables(low: Lowered, plan: Plan, recipe: Recipe) -> tuple[Array, EndMem]:
@@ -161,17 +174,22 @@ def _tables(low: Lowered, plan: Plan, recipe: Recipe) -> tuple[Array, EndMem]:
 
 
 def memory_doc(
-    job: Job, plan: Plan, counts: Sequence[int], lowered: Lowered | None = None
+    job: Job,
+    plan: Plan,
+    counts: Sequence[int],
+    lowered: Lowered | None = None,
+    held: Sequence[float] | None = None,
 ) -> MemoryDoc:
     """Memory of a plan whose chunks hold `counts` transformer layers, in stage order.
 
     `fits` compares the device-visible peak of the worst rank with the device's usable bytes.
-    `host_bytes` is that of the fullest node, if neighbouring ranks hold alike.
+    `host_bytes` is that of the fullest node, if neighbouring ranks hold alike. `held` as in
+    `rank_memories`.
     """
     low = lowered or lower(job)
     _, ends = _tables(low, plan, job.recipe)
     state = memory_state(plan, job.recipe)
-    ranks = rank_memories(job, plan, counts, low)
+    ranks = rank_memories(job, plan, counts, low, held)
     peak = max(found.device for _, found in ranks)
     capacity = capacity_of(job.cluster)
     lo, hi = interval(peak, job.stack.memory_doubt_frac)

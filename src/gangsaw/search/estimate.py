@@ -21,14 +21,13 @@ from gangsaw.cost.legal import check_plan
 from gangsaw.cost.lower import Lowered, cut_of, loads_of, lower, strides_of
 from gangsaw.cost.lower_cluster import peak_flops_per_s
 from gangsaw.cost.memory_doc import memory_doc, memory_state
+from gangsaw.cost.mixture import quantile
 from gangsaw.cost.types import StepCost
 from gangsaw.search.collectives import collectives_of
+from gangsaw.search.unnamed import members_note, members_of
 from gangsaw.spec.job import Job
-from gangsaw.spec.plan import Plan
+from gangsaw.spec.plan import OWN_FILES, Plan
 from gangsaw.spec.result import BillDoc, EstimateResult, PlanDoc, PlanResult, WaterfallStep
-
-UNNAMED_SD = 0.15
-"""Deviation of the log step time between software generations, where none is named."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +58,10 @@ def evaluate(job: Job, plan: Plan, low: Lowered | None = None) -> Evaluated:
         memory_state(plan, job.recipe), low.device, low.net, strides_of(plan), low.stack,
         low.memory,
     )  # fmt: skip
+    if plan.schedule.startswith(OWN_FILES):
+        from gangsaw.search.timeline import simulated_cost
+
+        cost = simulated_cost(Evaluated(job, plan, counts, low, cost))
     if job.site is not None:
         shift, _ = site_of(job).predict([view_of_plan(job, plan, counts, low)])
         cost = StepCost(*(math.exp(float(shift[0])) * seconds for seconds in cost))
@@ -72,7 +75,8 @@ def plan_doc(plan: Plan, counts: tuple[int, ...]) -> PlanDoc:
         text = f"full:{plan.recompute_layers}"
     return PlanDoc(
         tp=plan.tp, cp=plan.cp, pp=plan.pp, vpp=plan.vpp, dp=plan.dp, ep=plan.ep, etp=plan.etp,
-        mbs=plan.mbs, num_microbatches=plan.num_microbatches, schedule=plan.schedule,
+        mbs=plan.mbs, num_microbatches=plan.num_microbatches,
+        schedule=plan.schedule.replace("file-v:", "file:"),
         recompute=text, zero=plan.zero, shard_group=plan.shard_group,
         sequence_parallel=plan.sequence_parallel, offload_optimizer=plan.offload_optimizer,
         offload_activations=plan.offload_activations, stages=counts, rank_order=plan.rank_order,
@@ -157,8 +161,7 @@ def view_of_plan(job: Job, plan: Plan, counts: tuple[int, ...], low: Lowered) ->
         memory_state(plan, job.recipe), low.device, low.net, strides_of(plan), low.stack,
         low.memory,
     )  # fmt: skip
-    own = UNNAMED_SD if job.stack.name == "unknown" else 0.0
-    view = view_of(args)._replace(extra_sd=own)
+    view = view_of(args)
     if len(_views) >= MOST_VIEWS:
         _views.clear()
     _views[key] = (low, view)
@@ -171,10 +174,15 @@ def site_of(job: Job) -> Site:
 
 
 def interval_of(ev: Evaluated) -> tuple[float, float]:
-    """80 % interval of a step time, from sources left out whole and the site's own steps."""
+    """80 % interval of a step time, from sources left out whole and the site's own steps.
+
+    Where no stack is named, of the mixture of all that it may be.
+    """
     view = view_of_plan(ev.job, ev.plan, ev.counts, ev.low)
     (found,) = predict_interval([view], site_of(ev.job))
-    return ev.cost.step * found.lo_s / found.step_s, ev.cost.step * found.hi_s / found.step_s
+    may_be = members_of(ev)
+    lo, hi = (quantile(p, may_be.offsets, may_be.weights, found.log_sd) for p in (0.1, 0.9))
+    return ev.cost.step * math.exp(lo), ev.cost.step * math.exp(hi)
 
 
 def bill_of(job: Job, cost: StepCost) -> BillDoc:
@@ -230,10 +238,18 @@ def plan_result(ev: Evaluated) -> PlanResult:
         mfu_frac=mfu,
         hfu_frac=mfu * hfu_share(job, plan, ev.counts),
         tokens_per_s_per_device=job.recipe.tokens_per_step / (cost.step * job.cluster.devices),
-        memory=memory_doc(job, plan, ev.counts, ev.low),
+        memory=memory_doc(job, plan, ev.counts, ev.low, _held(ev)),
         bill=bill_of(job, cost),
         why=limiting(cost),
     )
+
+
+def _held(ev: Evaluated) -> list[float] | None:
+    if not ev.plan.schedule.startswith(OWN_FILES):
+        return None
+    from gangsaw.search.timeline import held_by
+
+    return held_by(ev)
 
 
 def estimate(job: Job, plan: Plan, low: Lowered | None = None) -> EstimateResult:
@@ -250,8 +266,14 @@ def estimate(job: Job, plan: Plan, low: Lowered | None = None) -> EstimateResult
         waterfall=waterfall(job, ev.cost),
         collectives=collectives_of(ev.job, ev.plan, ev.counts, ev.low),
         sources=sources_of(job),
-        notes=notes_of(job, plan),
+        notes=(*_unnamed(ev), *notes_of(job, plan)),
     )
+
+
+def _unnamed(ev: Evaluated) -> tuple[str, ...]:
+    """What the software decides, where none is named."""
+    found = members_of(ev)
+    return (members_note(ev.cost.step, found),) if len(found.names) > 1 else ()
 
 
 def limiting(cost: StepCost) -> str:
@@ -279,14 +301,17 @@ def sources_of(job: Job) -> tuple[str, ...]:
 def notes_of(job: Job, plan: Plan) -> tuple[str, ...]:
     """What the estimate leaves out or assumes."""
     notes = ["failures, checkpoints, evaluation and stragglers are not in the step time"]
-    if job.stack.name == "unknown":
-        notes.append("no stack named: a mixture of software generations, hence the wide interval")
     if job.recipe.moe_imbalance == 1.0 and any(k.moe for k in job.model.kinds):
         notes.append("routing is taken as balanced; state an imbalance to see what skew costs")
     if job.model.mtp is not None:
         notes.append("multi-token prediction layers are trained and counted in time and memory")
     if job.recipe.task == "qlora":
         notes.append("unpacking the 4-bit weights is not in the time; expect it to be slower")
+    if plan.schedule.startswith(OWN_FILES):
+        notes.append(
+            "the pipeline is the schedule file in the event loop; a microbatch counts as held until"
+            " its weight gradient is done"
+        )
     group = plan.dp * plan.cp
     if 0 < plan.shard_group < group:
         notes.append(f"state is sharded over {plan.shard_group} of {group} data-parallel ranks")

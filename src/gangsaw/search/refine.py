@@ -16,10 +16,10 @@ from itertools import accumulate
 import numpy as np
 
 from gangsaw.cost.layout import default_counts
-from gangsaw.cost.lower import end_layers, kind_count, loads_of, rank_of_chunk
+from gangsaw.cost.lower import end_layers, kind_count, rank_of_chunk
 from gangsaw.cost.memory import rank_memory
 from gangsaw.cost.memory_layers import end_memory
-from gangsaw.cost.step import T_DENSE, T_EXPERT, combine, rank_profiles, tied_s, traffic, transfer_s
+from gangsaw.cost.step import T_DENSE, T_EXPERT, rank_profiles
 from gangsaw.cost.types import Array, Loads, RankLoad
 from gangsaw.schedule import Schedule, generate
 from gangsaw.schedule.actions import I64
@@ -29,6 +29,7 @@ from gangsaw.search.stage_bound import Sequence, chains_s, floor_s
 from gangsaw.search.stages import devices_saved
 from gangsaw.search.timeline import ChunkCosts, stage_transfers
 from gangsaw.simulate.rerun import Rerun
+from gangsaw.spec.plan import OWN_FILES
 
 WORK = 1_500_000
 """Actions run for one plan at most, whatever the budget of layouts."""
@@ -69,7 +70,7 @@ def refined(ev: Evaluated, room_bytes: float, budget: int = 80) -> Refined | Non
     there is nothing to lay out, or the schedule is not a fixed order of its stages.
     """
     plan = ev.plan
-    if plan.pp == 1 or plan.schedule in UNTOUCHED or plan.schedule.startswith("file:"):
+    if plan.pp == 1 or plan.schedule in UNTOUCHED or plan.schedule.startswith(OWN_FILES):
         return None
     layouts = PlanLayouts(ev, room_bytes)
     schedule = named_schedule(plan.schedule, plan.pp, plan.num_microbatches, plan.vpp)
@@ -85,7 +86,7 @@ def refined(ev: Evaluated, room_bytes: float, budget: int = 80) -> Refined | Non
     even, even_s = default_counts(ev.job.model.layers, plan.pp * plan.vpp), before_s
     if even != ev.counts:
         even_s = rerun.makespan_s(layouts.times(even)) + layouts.rest_s(even)
-    scale = ev.cost.step / layouts.closed_form_s(ev.counts)[0]
+    scale = ev.cost.step / layouts.costs.closed_form_s(ev.counts)[0]
     return Refined(
         found.counts, scale * before_s, scale * found.step_s, scale * even_s,
         found.step_s <= (floor + least_s) * (1 + TOLERANCE), found.settled, found.simulated,
@@ -150,32 +151,13 @@ class PlanLayouts:
         """Whether each rank holds its stages."""
         return bool(np.all(self._held(counts) <= self._room * (1 + 1e-12)))
 
-    def closed_form_s(self, counts: Counts) -> tuple[float, float]:
-        """Seconds of the step by the closed form, and of them those not in the pipeline."""
-        plan, low, costs, state = self.ev.plan, self.ev.low, self.costs, self.costs.state
-        profiles = rank_profiles(
-            loads_of(self.ev.job.model, plan, counts), costs.layers, costs.mems, costs.ends,
-            low.ends, costs.cut.tp, state.train_ends,
-        )  # fmt: skip
-        exchange = traffic(profiles, costs.cut, state, low.net, costs.strides, low.stack)
-        where = (low.ends, costs.cut, state.pp, low.net, costs.strides, low.stack)
-        hop, tied = transfer_s(*where), tied_s(*where)
-        step = combine(profiles, exchange, hop, tied, state, low.device, low.stack).step
-        # What stays in the pipeline: gradients that are reduced every microbatch.
-        inside = exchange * (0.0 if state.zero < 2.0 else 1.0)
-        if state.zero < 3.0:
-            inside[:, 1] = 0.0
-        bare = low.stack._replace(optimizer_traffic=0.0, step_overhead_s=0.0)
-        alone = state._replace(offload_optimizer=0.0)
-        return step, step - combine(profiles, inside, hop, 0.0, alone, low.device, bare).step
-
     def rest_s(self, counts: Counts) -> float:
         """Seconds of the step outside the pipeline, those of the rank with most parameters."""
         fullest = int(np.argmax(self._params(counts)))
         on = int(self._codes(counts)[self.rank_of == fullest].sum())
         key = on, fullest == 0, fullest == int(self.rank_of[-1])
         if key not in self._rests:
-            self._rests[key] = self.closed_form_s(counts)[1]
+            self._rests[key] = self.costs.closed_form_s(counts)[1]
         return self._rests[key]
 
     def least_rest_s(self, counts: Counts) -> float:

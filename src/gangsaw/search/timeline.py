@@ -6,29 +6,42 @@ reduction, parameter gather, optimizer and host overhead that no microbatch cove
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from gangsaw.cost.ends import end_time
 from gangsaw.cost.evaluate import time_table
 from gangsaw.cost.loads import LOOP, rank_table
-from gangsaw.cost.lower import cut_of, end_layers, kind_count, layer_order, strides_of
+from gangsaw.cost.lower import (
+    cut_of,
+    end_layers,
+    kind_count,
+    layer_order,
+    loads_of,
+    strides_of,
+)
 from gangsaw.cost.memory import memory_table
 from gangsaw.cost.memory_doc import capacity_of, memory_state, rank_memories
 from gangsaw.cost.step import (
     Profile,
+    combine,
     rank_profiles,
     recompute_share,
     sharded_extra,
+    tied_s,
     traffic,
     transfer_s,
 )
-from gangsaw.cost.types import SELECTIVE, Array, Loads
+from gangsaw.cost.types import SELECTIVE, Array, Loads, StepCost
 from gangsaw.schedule import INFOS, Schedule, canonical, generate
 from gangsaw.search.estimate import Evaluated, evaluate
+from gangsaw.search.own_schedule import own_schedule
 from gangsaw.simulate import StageMemory, StageTimes, Timeline, Transfers, simulate
 from gangsaw.simulate.auto import AutoResult, loop_map, synthesise, v_map
+from gangsaw.simulate.loop import execute
 from gangsaw.spec.job import Job
-from gangsaw.spec.plan import Plan
+from gangsaw.spec.plan import OWN_FILES, Plan
 
 HOST_LINK_SHARE = 0.8
 """Share of the host link's rate that offloading reaches, as in `cost.step`."""
@@ -63,7 +76,7 @@ class ChunkCosts:
 
     def __init__(self, ev: Evaluated) -> None:
         plan, low = ev.plan, ev.low
-        self.low = low
+        self.model, self.plan, self.low = ev.job.model, plan, low
         self.cut, self.strides = cut_of(plan, ev.job.recipe), strides_of(plan)
         self.state = memory_state(plan, ev.job.recipe)
         args = (self.cut, low.device, low.net, self.strides, low.stack)
@@ -101,12 +114,32 @@ class ChunkCosts:
             out[3, i] = kept * (1.0 - state.offload_activations)
         return out
 
+    def closed_form_s(self, counts: Sequence[int]) -> tuple[float, float]:
+        """Seconds of the step by the closed form, and of them those not in the pipeline."""
+        low, state = self.low, self.state
+        profiles = rank_profiles(
+            loads_of(self.model, self.plan, counts), self.layers, self.mems, self.ends, low.ends,
+            self.cut.tp, state.train_ends,
+        )  # fmt: skip
+        exchange = traffic(profiles, self.cut, state, low.net, self.strides, low.stack)
+        where = (low.ends, self.cut, state.pp, low.net, self.strides, low.stack)
+        hop, tied = transfer_s(*where), tied_s(*where)
+        step = combine(profiles, exchange, hop, tied, state, low.device, low.stack).step
+        # What stays in the pipeline: gradients that are reduced every microbatch.
+        inside = exchange * (0.0 if state.zero < 2.0 else 1.0)
+        if state.zero < 3.0:
+            inside[:, 1] = 0.0
+        bare = low.stack._replace(optimizer_traffic=0.0, step_overhead_s=0.0)
+        alone = state._replace(offload_optimizer=0.0)
+        return step, step - combine(profiles, inside, hop, 0.0, alone, low.device, bare).step
+
 
 def stage_memory(ev: Evaluated) -> StageMemory:
     """What each rank holds all the time, and what a microbatch keeps on each stage."""
+    held = held_by(ev)
     static = [
         found.params + found.grads + found.optimizer + found.logits + found.buffers
-        for _, found in rank_memories(ev.job, ev.plan, ev.counts, ev.low)
+        for _, found in rank_memories(ev.job, ev.plan, ev.counts, ev.low, held)
     ]
     kept = ChunkCosts(ev).rows(chunk_loads(ev))[3]
     return StageMemory.of(len(kept), ev.plan.pp, kept, static)
@@ -128,11 +161,39 @@ def synthesised(ev: Evaluated) -> AutoResult:
     )  # fmt: skip
 
 
+def held_by(ev: Evaluated) -> list[float] | None:
+    """Microbatches of a whole rank that each holds at its peak; None where a formula knows them.
+
+    For a schedule file the event loop counts them, each chunk by the bytes that it keeps. What
+    waits for its weight gradient counts whole.
+    """
+    if not ev.plan.schedule.startswith(OWN_FILES):
+        return None
+    schedule = own_schedule(ev.plan)
+    kept = ChunkCosts(ev).rows(chunk_loads(ev))[3]
+    run = execute(schedule, stage_times(ev), memory=StageMemory.of(len(kept), schedule.ranks, kept))
+    whole = np.bincount(schedule.rank_of, weights=kept)
+    if run.memory is None or np.any(whole <= 0.0):
+        return [float(schedule.microbatches)] * schedule.ranks
+    return [float(x) for x in run.memory.peak / whole]
+
+
+def simulated_cost(ev: Evaluated) -> StepCost:
+    """The step with its pipeline from the event loop; what is busy as the closed form has it."""
+    pipe_s = execute(plan_schedule(ev), stage_times(ev), stage_transfers(ev)).makespan_s
+    step = pipe_s + ChunkCosts(ev).closed_form_s(ev.counts)[1]
+    bubble = ev.cost.bubble + step - ev.cost.step
+    moved = ev.cost.pp_comm + min(0.0, bubble)
+    return ev.cost._replace(step=step, bubble=max(0.0, bubble), pp_comm=moved)
+
+
 def plan_schedule(ev: Evaluated) -> Schedule:
     """The schedule of a plan: generated by name, or synthesised for `auto`."""
     plan = ev.plan
     if plan.schedule == "auto":
         return synthesised(ev).schedule
+    if plan.schedule.startswith(OWN_FILES):
+        return own_schedule(plan)
     return generate(plan.schedule, plan.pp, plan.num_microbatches, plan.vpp)
 
 

@@ -14,6 +14,8 @@ SCHEDULES = (
     "gpipe", "1f1b", "interleaved", "bfs", "zb-h1", "zb-h2", "izb", "zb-v", "v-half", "v-min",
     "dualpipe", "dualpipe-v", "auto",
 )  # fmt: skip
+OWN_FILES = ("file:", "file-v:")
+"""What the name of a schedule file of the user's own begins with; of one folded as a V."""
 Recompute = Literal["none", "selective", "full"]
 
 
