@@ -9,6 +9,7 @@ import pytest
 
 from gangsaw.cli.main import run
 from gangsaw.report.pdf import find_browser
+from gangsaw.spec.result import IDLE_CAUSES
 
 JOB = ["bill", "llama-3.1-8b", "h100-sxm:64", "--tp", "2", "--pp", "2", "--mbs", "1",
        "--seq-len", "4096", "--global-batch", "256"]  # fmt: skip
@@ -50,6 +51,66 @@ def test_run_and_month_stand_beside_the_step():
     # Energy by another path: 8 nodes of 10.2 kW at 82 %, 10 % of network, PUE 1.3.
     kwh = 8 * 10.2 * 0.82 * 1.1 * 1.3 * month["wall_s"] / 3600
     assert answer["energy"]["kwh"] == pytest.approx(kwh)
+
+
+def test_old_figures_are_marked_wherever_they_are_used():
+    answer = bill("--facility")
+    assert "carbon.us.mean" in answer["energy"]["stale"]  # of 2022
+    assert set(answer["energy"]["stale"]) <= set(answer["energy"]["figures"])
+    site = answer["site"]
+    assert "device_price.h100-sxm.server" in site["stale"]  # of 2025-01-31
+    code, out, err = run([*JOB, "--facility"])
+    assert code == 0, err
+    text = " ".join(out.split())
+    assert "of its figures, older than a year: carbon.us.mean" in text
+    assert text.count("older than a year") == 2
+
+
+def test_worth_of_points_is_asked_for():
+    answer = bill("--tokens", "1T", "--recover", "2.5", "--fleet", "10000")
+    worth, last = answer["worth"], answer["invoices"][-1]
+    hour = last["usd"] / (last["device_s"] / 3600)
+    assert worth["points_frac"] == pytest.approx(0.025)
+    assert worth["fleet_usd_per_year"] == pytest.approx(10_000 * 0.025 * hour * 8766)
+    useful = (
+        1
+        - sum(x["device_s"] for x in last["lines"] if x["cause"] in IDLE_CAUSES)
+        / (last["device_s"])
+    )
+    saved = last["device_s"] / 3600 * (1 - useful / (useful + 0.025))
+    assert worth["job"]["device_hours"] == pytest.approx(saved)
+    for flags in (["--recover", "0"], ["--recover", "200"], ["--fleet", "0"]):
+        code, out, err = run([*JOB, *flags])
+        assert (code, out) == (2, "") and flags[0] in err
+
+
+def test_months_of_two_plans_are_told_apart_by_their_tokens(tmp_path):
+    other = tmp_path / "other.toml"
+    other.write_text("tp = 8\npp = 1\nmbs = 1\n")
+    flags = ["--tokens", "1T", "--per", "month", "--against", str(other)]
+    comparison = bill(*flags)["comparison"]
+    assert comparison["usd_a"] == pytest.approx(comparison["usd_b"], rel=1e-3)
+    assert comparison["tokens_a"] > 1.1 * comparison["tokens_b"]
+    code, out, err = run([*JOB, *flags])
+    assert code == 0, err
+    assert "B trains" in out and "a million tokens" in out
+
+
+def test_caps_are_judged_by_what_an_owner_pays():
+    site = bill("--facility")["site"]
+    caps = site["caps"]
+    assert [c["cap_w"] for c in caps] == pytest.approx([350, 420, 490, 560, 630, 700])
+    # Above the measured draw (82 % of 700 W) a cap does nothing; below, compute slows as P^0.4.
+    assert caps[-1]["device_clock_frac"] == 1.0
+    assert caps[0]["device_clock_frac"] == pytest.approx((350 / 574) ** 0.4)
+    owned = bill("--offer", "owned")["invoices"][0]
+    paid = math.fsum(x["usd"] for x in owned["lines"] if x["item"] != "energy")
+    hour = paid / (owned["device_s"] / 3600)
+    assert f"${hour:.2f} a device-hour" in site["cap_basis"]
+    top = caps[-1]
+    energy_usd = top["energy_j_per_step"] / 3.6e6 * 0.0862
+    by_hand = (64 * top["step_time_s"] / 3600 * hour + energy_usd) / (256 * 4096) * 1e6
+    assert top["usd_per_million_tokens"] == pytest.approx(by_hand, rel=1e-6)
 
 
 def test_owned_devices_are_capital_and_energy():

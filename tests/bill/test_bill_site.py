@@ -24,6 +24,7 @@ from gangsaw.bill.value import (
     devices_for_equal_work,
     idle_devices,
     recovered,
+    worth_of,
     yearly_value_usd,
 )
 from gangsaw.errors import InputError
@@ -207,6 +208,9 @@ def test_effort_of_a_fabric_is_a_stated_input():
     book = BOOK.override({"network.opex.roce": figure})
     fabric = fabric_parts(plan, switch_part("qm9700"), optic_part("osfp-400g"), book, 0)
     assert fabric.operating_usd_per_year == 80_000.0 and fabric.notes == ()
+    both = book.override({"network.opex.infiniband": figure.model_copy(update={"value": 120_000})})
+    fabric = fabric_parts(plan, switch_part("qm9700"), optic_part("osfp-400g"), both, 0)
+    assert fabric.operating_by_kind == {"infiniband": 120_000.0, "roce": 80_000.0}
 
 
 def test_every_part_has_a_source():
@@ -218,6 +222,8 @@ def test_host_lanes_and_memory():
     check = host_check(8, 8, 8, 160, 3e12, 2e12)
     assert check.lanes_needed == 288 and not check.lanes_ok and not check.memory_ok
     assert host_check(4, 4, 4, 160, 1e12, 2e12).lanes_ok
+    unstated = host_check(8, 8, 8, None, 1e12, 2e12)
+    assert unstated.lanes_needed == 288 and unstated.lanes_ok is None and unstated.memory_ok
 
 
 def test_tokens_to_target_limits():
@@ -270,3 +276,15 @@ def test_recovered_time_is_what_a_shorter_run_saves():
     with pytest.raises(InputError, match="at most what is idle"):
         recovered(1000, 0.1, 0.2, 2.0, 3600)
     assert yearly_value_usd(24_576, 0.05, 2.35) == pytest.approx(24_576 * 0.05 * 8766 * 2.35)
+
+
+def test_worth_for_a_job_its_cluster_and_a_fleet():
+    worth = worth_of(256, 0.25, 0.05, 3.0, 30 * 86_400.0, 10_000)
+    # The job: 256 devices for 30 days at 75 % useful; at 80 % it takes 75/80 of the time.
+    hours = 256 * 720
+    assert worth.job.device_hours == pytest.approx(hours * (1 - 75 / 80))
+    assert worth.job.usd == pytest.approx(3.0 * hours * (1 - 75 / 80))
+    assert worth.cluster_usd_per_year == pytest.approx(256 * 0.05 * 3.0 * 8766)
+    assert worth.fleet_usd_per_year == pytest.approx(10_000 * 0.05 * 3.0 * 8766)
+    capped = worth_of(8, 0.02, 0.05, 3.0, 3600.0)
+    assert capped.points_frac == 0.02 and capped.fleet_usd_per_year is None

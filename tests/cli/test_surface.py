@@ -25,6 +25,8 @@ THRESHOLD = {
     "--over", "--range", "--map", "--objective", "--energy-price", "--robust", "--html",
 }  # fmt: skip
 BILL = {
+    "--recover",
+    "--fleet",
     "--pdf",
     "--by-stage",
     "--trace",

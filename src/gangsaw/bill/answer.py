@@ -21,7 +21,7 @@ from gangsaw.bill.run import (
     step_invoice,
     terms_of_book,
 )
-from gangsaw.bill.value import Recovered, recovered
+from gangsaw.bill.value import Worth, worth_of
 from gangsaw.errors import InputError
 from gangsaw.read.clusters import list_nodes, load_cluster
 from gangsaw.read.toml import validate
@@ -43,6 +43,7 @@ class Energy(Document):
     usd: float
     kg_co2: float
     figures: tuple[str, ...]
+    stale: tuple[str, ...] = Field((), description="of `figures`, those older than a year")
 
 
 class BillAnswer(BillDoc):
@@ -57,8 +58,8 @@ class BillAnswer(BillDoc):
     terms: RunTerms | None = None
     invoices: tuple[Invoice, ...]
     energy: Energy | None = Field(None, description="of the last invoice, loaded all of its time")
-    recovered_point: Recovered | None = Field(
-        None, description="worth of one point of idle share over the last invoice"
+    worth: Worth | None = Field(
+        None, description="of points of idle share recovered, over the last invoice and a year"
     )
     against: tuple[Invoice, ...] = ()
     comparison: Comparison | None = None
@@ -73,6 +74,8 @@ class BillChoices:
     terms: RunTerms | None = None
     per: tuple[Per, ...] = ()
     today: date | None = None
+    recover_frac: float = 0.01
+    fleet_devices: int | None = None
 
 
 def book_name(cluster: ClusterSpec, book: PriceBook, family: str) -> str:
@@ -138,7 +141,9 @@ def invoices_of(use: StepUse, pricing: Pricing, choices: BillChoices) -> tuple[I
     return tuple(out)
 
 
-def energy_of(cluster: ClusterSpec, book: PriceBook, invoice: Invoice) -> Energy | None:
+def energy_of(
+    cluster: ClusterSpec, book: PriceBook, invoice: Invoice, today: date | None = None
+) -> Energy | None:
     """Energy of an invoice's wall time at measured node power; None without a node's power."""
     name = book_name(cluster, book, "power")
     if not book.has(f"power.node.{name}"):
@@ -151,6 +156,7 @@ def energy_of(cluster: ClusterSpec, book: PriceBook, invoice: Invoice) -> Energy
         usd=power.energy_usd(energy_j),
         kg_co2=power.carbon_kg(energy_j),
         figures=power.keys,
+        stale=book.stale(today or date.today(), power.keys),
     )
 
 
@@ -171,7 +177,6 @@ def bill_answer(
     last = invoices[-1]
     others = () if against is None else invoices_of(against, pricing, choices)
     hour = last.usd / (last.device_s / 3600)
-    points = min(0.01, last.idle_frac)
     step = step_bill(
         use.mean_cause_s(),
         use.devices,
@@ -187,8 +192,15 @@ def bill_answer(
         memory=memory,
         terms=choices.terms,
         invoices=invoices,
-        energy=energy_of(cluster, book, last),
-        recovered_point=recovered(last.devices, last.idle_frac, points, hour, last.wall_s),
+        energy=energy_of(cluster, book, last, choices.today),
+        worth=worth_of(
+            last.devices,
+            last.idle_frac,
+            choices.recover_frac,
+            hour,
+            last.wall_s,
+            choices.fleet_devices,
+        ),
         against=others,
         comparison=compare(last, others[-1]) if others else None,
     )

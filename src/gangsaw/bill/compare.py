@@ -40,6 +40,8 @@ class Comparison(Document):
     device_h_b: float
     wall_s_a: float
     wall_s_b: float
+    tokens_a: float
+    tokens_b: float
 
     @property
     def usd(self) -> float:
@@ -88,5 +90,5 @@ def compare(a: Invoice, b: Invoice) -> Comparison:
     return Comparison(
         title_a=a.title, title_b=b.title, lines=tuple(sorted(rows, key=lambda r: -abs(r.usd))),
         usd_a=a.usd, usd_b=b.usd, device_h_a=a.device_s / HOUR_S, device_h_b=b.device_s / HOUR_S,
-        wall_s_a=a.wall_s, wall_s_b=b.wall_s,
+        wall_s_a=a.wall_s, wall_s_b=b.wall_s, tokens_a=a.tokens, tokens_b=b.tokens,
     )  # fmt: skip

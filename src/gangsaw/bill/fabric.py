@@ -18,6 +18,8 @@ from gangsaw.read.parts import OpticPart, SwitchPart
 from gangsaw.spec.base import Count, Document, Frac, NonNegative, Positive
 from gangsaw.spec.price import PriceBook
 
+KINDS = ("infiniband", "roce")
+
 
 class FabricPlan(Document):
     """What is to be connected, and how."""
@@ -52,6 +54,9 @@ class FabricParts(Document):
     usd_by_share: float = Field(description="top-down: the network's share of capital")
     operating_usd_per_year: float | None = Field(
         None, description="effort of running this kind of fabric; None: not stated"
+    )
+    operating_by_kind: dict[str, float] = Field(
+        default_factory=dict, description="USD a year of each kind that the book states"
     )
     not_priced: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -112,6 +117,7 @@ def fabric_parts(
     optics = math.ceil(ends * plan.nic_gbps / optic.gbps)
     usd, missing = _priced(book, switch, optic, switches, optics, endpoints + trunk_links)
     opex_key = f"network.opex.{plan.kind}"
+    stated = {k: f"network.opex.{k}" for k in KINDS if book.has(f"network.opex.{k}")}
     notes = [] if book.has(opex_key) else [f"operating effort of {plan.kind}: give {opex_key}"]
     return FabricParts(
         tiers=tiers, leaves=leaves, spines=spines, cores=cores, switches=switches,
@@ -122,6 +128,7 @@ def fabric_parts(
         optics_w=optics * optic.watts, usd=usd,
         usd_by_share=capital_usd * book.value("network.capital.share", "frac"),
         operating_usd_per_year=book.value(opex_key, "USD/year") if book.has(opex_key) else None,
+        operating_by_kind={k: book.value(key, "USD/year") for k, key in stated.items()},
         not_priced=missing, notes=tuple(notes),
     )  # fmt: skip
 
@@ -157,8 +164,8 @@ class HostCheck(Document):
     """Whether a host can feed its devices and NICs, and hold what is offloaded to it."""
 
     lanes_needed: int
-    lanes: int
-    lanes_ok: bool
+    lanes: int | None = Field(description="None: not stated")
+    lanes_ok: bool | None
     memory_needed_bytes: float
     memory_bytes: float
     memory_ok: bool
@@ -168,7 +175,7 @@ def host_check(
     devices: int,
     nics: int,
     drives: int,
-    lanes: int,
+    lanes: int | None,
     memory_needed_bytes: float,
     memory_bytes: NonNegative,
 ) -> HostCheck:
@@ -181,7 +188,7 @@ def host_check(
     return HostCheck(
         lanes_needed=needed,
         lanes=lanes,
-        lanes_ok=needed <= lanes,
+        lanes_ok=None if lanes is None else needed <= lanes,
         memory_needed_bytes=memory_needed_bytes,
         memory_bytes=memory_bytes,
         memory_ok=memory_needed_bytes <= memory_bytes,

@@ -59,3 +59,31 @@ def yearly_value_usd(
 ) -> float:
     """Money a year of `points_frac` less idle over a cluster or fleet that is used `used_frac`."""
     return devices * points_frac * used_frac * usd_per_device_hour * YEAR_S / HOUR_S
+
+
+class Worth(Document):
+    """What recovering some points of idle share is worth: for the job, its cluster, a fleet."""
+
+    points_frac: float = Field(description="asked for, at most what is idle")
+    job: Recovered
+    cluster_usd_per_year: float = Field(description="all devices of the cluster, used throughout")
+    fleet_devices: int | None = None
+    fleet_usd_per_year: float | None = None
+
+
+def worth_of(
+    devices: int, idle_frac: float, asked_frac: float, usd_per_device_hour: float, wall_s: float,
+    fleet_devices: int | None = None,
+) -> Worth:  # fmt: skip
+    """Worth of `asked_frac` less idle time at a price of a device-hour."""
+    points = min(asked_frac, idle_frac)
+    fleet = fleet_devices
+    return Worth(
+        points_frac=points,
+        job=recovered(devices, idle_frac, points, usd_per_device_hour, wall_s),
+        cluster_usd_per_year=yearly_value_usd(devices, points, usd_per_device_hour),
+        fleet_devices=fleet,
+        fleet_usd_per_year=None
+        if fleet is None
+        else yearly_value_usd(fleet, points, usd_per_device_hour),
+    )

@@ -80,6 +80,12 @@ class BillFlags:
             rich_help_panel=_PANEL,
         ),
     ] = False
+    recover: Annotated[
+        Text, _flag("--recover", "POINTS", "worth of so many points less idle share [1]")
+    ] = None
+    fleet: Annotated[
+        Text, _flag("--fleet", "DEVICES", "devices of the fleet that --recover is worked out for")
+    ] = None
     csv: Annotated[Text, _flag("--csv", "FILE.csv", "write every line of the last invoice")] = None
     pdf: Annotated[Text, _flag("--pdf", "FILE.pdf", "print the page; needs a Chromium")] = None
     html: Annotated[Text, _flag("--html", "FILE.html", "write the invoices as a page")] = None
@@ -182,7 +188,10 @@ def _choices(flags: BillFlags, book: PriceBook, job: Job) -> BillChoices:
     terms = terms_with(book, job.recipe.tokens, float(job.model.params()), stated)
     offer = (flags.offer or "").strip()
     terms = terms_of_offer(terms, offer, book, job.cluster)
+    points = values.real("--recover", flags.recover, 1e-3, 100.0) if flags.recover else 1.0
     return BillChoices(
+        recover_frac=points / 100.0,
+        fleet_devices=values.whole("--fleet", flags.fleet, 1, 10**8) if flags.fleet else None,
         offer=offer,
         owned=files.read_stated(flags.own, "what is owned, as devices_usd = 32000.0")
         if flags.own

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from html import escape
 
 from gangsaw.bill.answer import BillAnswer
@@ -211,10 +212,15 @@ def comparison_text(c: Comparison) -> str:
         f" ({format_usd(c.usd_b)} against {format_usd(c.usd_a)};"
         f" {significant(c.device_h_b)} against {significant(c.device_h_a)} device-hours;"
         f" {format_s(c.wall_s_b)} against {format_s(c.wall_s_a)})",
-        "",
-        head,
     ]
-    out = [part for line in out[:3] for part in _wrapped(line)] + out[3:]
+    if not math.isclose(c.tokens_a, c.tokens_b, rel_tol=1e-9):
+        per_b, per_a = (u / t * 1e6 for u, t in ((c.usd_b, c.tokens_b), (c.usd_a, c.tokens_a)))
+        out.append(
+            f"B trains {significant(c.tokens_b / 1e9)} billion tokens for it, A"
+            f" {significant(c.tokens_a / 1e9)}: {format_usd(per_b)} against {format_usd(per_a)} a"
+            " million tokens"
+        )
+    out = [*(part for line in out for part in _wrapped(line)), "", head]
     for x in c.lines:
         label = WORDS.get(x.cause, x.cause)
         label = label if x.phase == "training" else f"{x.phase}: {label}"
@@ -260,6 +266,30 @@ def memory_text(memory: MemoryDoc, color: bool = False, width: int = 44) -> str:
     return "\n".join(out)
 
 
+def side_lines(answer: BillAnswer) -> list[str]:
+    """Energy and carbon, and what recovered idle time is worth."""
+    last, lines = answer.invoices[-1], []
+    if answer.energy is not None:
+        e = answer.energy
+        lines.append(
+            f"energy of the {last.basis}: {significant(e.kwh)} kWh at the meter,"
+            f" {format_usd(e.usd)}, {significant(e.kg_co2 / 1e3)} t CO2"
+        )
+        if e.stale:
+            lines.append(f"of its figures, older than a year: {', '.join(e.stale)}")
+    w = answer.worth
+    if w is not None and w.job.usd:
+        said = (
+            f"{significant(100 * w.points_frac)} points less idle are worth"
+            f" {format_usd(w.job.usd)} of the {last.basis} ({significant(w.job.device_hours)}"
+            f" device-hours), {format_usd(w.cluster_usd_per_year)} a year of the cluster"
+        )
+        if w.fleet_usd_per_year is not None:
+            said += f", {format_usd(w.fleet_usd_per_year)} a year of {w.fleet_devices:,} devices"
+        lines.append(said)
+    return lines
+
+
 def answer_text(answer: BillAnswer, color: bool = False) -> str:
     """All invoices of an answer, the memory chart beside them, energy, and the comparison."""
     last = answer.invoices[-1]
@@ -273,19 +303,7 @@ def answer_text(answer: BillAnswer, color: bool = False) -> str:
         parts.append("\n".join(others))
     if answer.memory is not None:
         parts.append(memory_text(answer.memory, color))
-    lines = []
-    if answer.energy is not None:
-        e = answer.energy
-        lines.append(
-            f"energy of the {last.basis}: {significant(e.kwh)} kWh at the meter,"
-            f" {format_usd(e.usd)}, {significant(e.kg_co2 / 1e3)} t CO2"
-        )
-    if answer.recovered_point is not None and answer.recovered_point.usd:
-        r = answer.recovered_point
-        lines.append(
-            f"one point of idle share is worth {format_usd(r.usd)} of the {last.basis}"
-            f" ({significant(r.device_hours)} device-hours)"
-        )
+    lines = [part for line in side_lines(answer) for part in _wrapped(line)]
     if lines:
         parts.append("\n".join(lines))
     if answer.comparison is not None:
@@ -309,7 +327,8 @@ def answer_html(answer: BillAnswer, more: str = "") -> str:
     """A page that opens offline: memory left, the last invoice right, the rest, and `more`."""
     *rest, last = answer.invoices
     memory = memory_svg(answer.memory, 480.0, "bill-memory") if answer.memory else ""
-    below = "".join(invoice_html(x) for x in reversed(rest))
+    side = "".join(f"<li>{escape(line)}</li>" for line in side_lines(answer))
+    below = f"<ul>{side}</ul>" + "".join(invoice_html(x) for x in reversed(rest))
     if answer.comparison is not None:
         below += f"<h2>Two plans</h2><pre>{escape(comparison_text(answer.comparison))}</pre>"
     return (

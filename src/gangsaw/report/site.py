@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
+from gangsaw.bill.fabric import HostCheck
 from gangsaw.bill.finance import OwnOrRent
 from gangsaw.bill.tokens import BatchSweep
 from gangsaw.report import svg
@@ -62,24 +63,44 @@ def site_text(a: SiteAnswer) -> str:
     else:
         out += wrapped(f"floor: {a.floor_note}", "")
     out += _fabric_lines(a)
+    out += _cap_lines(a)
+    if a.host is not None:
+        out += _host_lines(a.host)
+    out += _own_lines(a)
+    if a.stale:
+        out += wrapped(f"figures older than a year: {', '.join(a.stale)}", "")
+    return "\n".join(out)
+
+
+def _cap_lines(a: SiteAnswer) -> list[str]:
+    """What caps do to clock, step and money, and the cap with the cheapest token."""
     c, u = a.cap, a.uncapped
-    out += wrapped(
+    out = wrapped(
         f"power cap with the cheapest token: {c.cap_w:,.0f} W a device"
         f" ({format_usd(c.usd_per_million_tokens)} a million tokens, step"
         f" {format_s(c.step_time_s)}; uncapped {format_usd(u.usd_per_million_tokens)},"
-        f" {format_s(u.step_time_s)})",
+        f" {format_s(u.step_time_s)}), at {a.cap_basis}",
         "",
     )
-    if a.host is not None:
-        h = a.host
-        lanes = "enough" if h.lanes_ok else "TOO FEW"
-        room = "enough" if h.memory_ok else "TOO LITTLE"
-        out += wrapped(
-            f"host: {h.lanes_needed} PCIe lanes needed of {h.lanes} ({lanes}); memory"
-            f" {format_gib(h.memory_needed_bytes)} of {format_gib(h.memory_bytes)} ({room})",
-            "",
+    if a.caps:
+        out.append(f"  {'cap':>8}{'clock':>9}{'step':>10}{'node':>10}{'$/M tokens':>13}")
+    for p in a.caps:
+        out.append(
+            f"  {p.cap_w:>6,.0f} W{format_frac(p.device_clock_frac):>9}"
+            f"{format_s(p.step_time_s):>10}{significant(p.node_w / 1e3):>7} kW"
+            f"{format_usd(p.usd_per_million_tokens):>13}"
         )
-    return "\n".join(out + _own_lines(a))
+    return out
+
+
+def _host_lines(h: HostCheck) -> list[str]:
+    """Lanes and memory of a host."""
+    lanes = f"{h.lanes_needed} PCIe lanes needed"
+    if h.lanes is not None:
+        lanes += f" of {h.lanes} ({'enough' if h.lanes_ok else 'TOO FEW'})"
+    room = "enough" if h.memory_ok else "TOO LITTLE"
+    memory = f"{format_gib(h.memory_needed_bytes)} of {format_gib(h.memory_bytes)} ({room})"
+    return wrapped(f"host: {lanes}; memory {memory}", "")
 
 
 def _fabric_lines(a: SiteAnswer) -> list[str]:
@@ -97,8 +118,9 @@ def _fabric_lines(a: SiteAnswer) -> list[str]:
         if p.usd is None
         else f"{format_usd(p.usd)}; by its share of capital {format_usd(p.usd_by_share)}"
     )
-    if p.operating_usd_per_year is not None:
-        money += f"; running it {format_usd(p.operating_usd_per_year)} a year"
+    for kind, usd in p.operating_by_kind.items():
+        money += f"; running {kind} {format_usd(usd)} a year"
+    money += "".join(f"; {note}" for note in p.notes)
     return wrapped(
         f"fabric: {p.tiers} tiers of {a.switch}, {p.switches:,} switches ({p.leaves:,} leaves,"
         f" {p.spines:,} spines, {p.cores:,} cores), {p.ports_used:,} ports, {p.cables:,} cables,"
@@ -113,12 +135,17 @@ def _own_lines(a: SiteAnswer) -> list[str]:
     if o is None:
         return wrapped(f"own or rent: {a.own_note}", "")
     cash = o.break_even_cash_month
-    even = "not within the horizon" if cash is None else f"month {cash:.0f}"
+    even = "not within the horizon" if cash is None else f"in month {cash:.0f}"
+    sold = o.break_even_month
+    resale = "not within the horizon" if sold is None else f"in month {sold:.0f}"
+    if sold is not None and sold < 1:
+        resale = "at once"
     months = o.curve[-1].month
     use = o.utilisation_at_parity_frac
     need = "at no use" if use is None else f"above {format_frac(use)} use"
     return wrapped(
-        f"own or rent, a device: cash breaks even {even}; after 12 months owned"
+        f"own or rent, a device: breaks even {even} in cash, {resale} with the resale value"
+        f" counted; after 12 months owned"
         f" {format_usd(o.month_12.owned_usd)} (resale deducted), rented"
         f" {format_usd(o.month_12.rented_usd)}. Over {months} months owning needs a rent above"
         f" {format_usd(o.rent_at_parity_usd)} an hour, or pays {need}, or a server under"

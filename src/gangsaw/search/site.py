@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from datetime import date
 from typing import Literal
 
 from pydantic import Field
@@ -17,7 +18,14 @@ from gangsaw.bill.fabric import (
     host_check,
     reach,
 )
-from gangsaw.bill.finance import OwnOrRent, Renting, own_or_rent, ownership_of_book
+from gangsaw.bill.finance import (
+    Ownership,
+    OwnOrRent,
+    Renting,
+    own_or_rent,
+    owned_rates,
+    ownership_of_book,
+)
 from gangsaw.bill.goodput import daly_interval_s, job_mtbf_s
 from gangsaw.bill.power import (
     CapPoint,
@@ -25,6 +33,7 @@ from gangsaw.bill.power import (
     Floor,
     RackLimits,
     SiteLimits,
+    SitePower,
     cap_point,
     cheapest_cap,
     floor_plan,
@@ -157,8 +166,11 @@ class SiteAnswer(Document):
     uncapped: CapPoint
     own_or_rent: OwnOrRent | None
     own_note: str = ""
-    host: HostCheck | None = Field(None, description="None: lanes are not stated")
+    host: HostCheck | None = None
+    caps: tuple[CapPoint, ...] = Field((), description="what caps from half the rating on do")
+    cap_basis: str = Field("", description="what a device-hour without energy is taken to cost")
     figures: tuple[str, ...]
+    stale: tuple[str, ...] = Field((), description="of `figures`, those older than a year")
 
 
 def site_answer(case: Case, book: PriceBook, facility: Facility = NO_LIMITS) -> SiteAnswer:
@@ -177,8 +189,7 @@ def site_answer(case: Case, book: PriceBook, facility: Facility = NO_LIMITS) -> 
     except InputError as error:
         floor_note = str(error)
     fabric, fabric_note, chosen = _fabric(case, book, facility)
-    terms = _cap_terms(case, book)
-    ownership, own_note = None, ""
+    ownership, own_note, own = None, "", None
     try:
         own = ownership_of_book(
             book, book_name(cluster, book, "device_price"), cluster.host.devices
@@ -187,6 +198,9 @@ def site_answer(case: Case, book: PriceBook, facility: Facility = NO_LIMITS) -> 
         ownership = own_or_rent(own, rent, facility.horizon_months, facility.use_by_month)
     except (InputError, ValueError) as error:
         own_note = str(error).splitlines()[0]
+    terms, basis = _cap_terms(case, book, own, power)
+    shares = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+    figures = tuple(dict.fromkeys((*power.keys, *(own.keys if own is not None else ()))))
     return SiteAnswer(
         title=case.name,
         targets=procurement(case, book),
@@ -200,19 +214,21 @@ def site_answer(case: Case, book: PriceBook, facility: Facility = NO_LIMITS) -> 
         own_or_rent=ownership,
         own_note=own_note,
         host=_host(case, facility),
-        figures=power.keys,
+        caps=tuple(cap_point(f * terms.tdp_w, terms, power) for f in shares),
+        cap_basis=basis,
+        figures=figures,
+        stale=book.stale(date.today(), figures),
     )
 
 
 def _host(case: Case, facility: Facility) -> HostCheck | None:
     """Lanes and memory of a host against what the plan needs of it."""
-    if not facility.lanes:
-        return None
     host = case.job.cluster.host
     needed = estimate(case.job, case.plan).memory.host_bytes
     return host_check(
-        host.devices, round(host.nics), facility.drives, facility.lanes, needed, host.memory_bytes
-    )
+        host.devices, round(host.nics), facility.drives, facility.lanes or None, needed,
+        host.memory_bytes,
+    )  # fmt: skip
 
 
 def _fabric(case: Case, book: PriceBook, facility: Facility) -> tuple[FabricParts | None, str, str]:
@@ -247,19 +263,34 @@ def _fabric(case: Case, book: PriceBook, facility: Facility) -> tuple[FabricPart
         return None, str(error), chosen.name
 
 
-def _cap_terms(case: Case, book: PriceBook) -> CapTerms:
-    """What a power cap acts on: the share of the step that is arithmetic."""
+def _cap_terms(
+    case: Case, book: PriceBook, own: Ownership | None, power: SitePower
+) -> tuple[CapTerms, str]:
+    """What a power cap acts on, and what a device-hour costs without energy.
+
+    A cap saves energy for whoever pays it: the owner. Without figures of owning, the rent less
+    the energy that it includes.
+    """
     cost = case.step()
-    return CapTerms(
+    if own is not None:
+        rates = owned_rates(own)
+        hour_usd = math.fsum(i.usd_per_device_hour for i in rates.items if i.item != "energy")
+        basis = f"an owner's ${hour_usd:.2f} a device-hour without energy"
+    else:
+        kw = power.it_w(1) * power.pue / case.job.cluster.host.devices / 1e3
+        hour_usd = max(0.0, case.money.usd_per_device_hour - kw * power.usd_per_kwh)
+        basis = f"the rent less its energy, ${hour_usd:.2f} a device-hour"
+    terms = CapTerms(
         tdp_w=case.job.cluster.device.tdp_w,
         devices_per_node=case.job.cluster.host.devices,
         compute_frac=min(1.0, (cost.compute + cost.recompute) / cost.step),
         step_time_s=cost.step,
         tokens_per_step=case.job.recipe.tokens_per_step,
         devices=case.job.cluster.devices,
-        usd_per_device_hour=case.money.usd_per_device_hour,
+        usd_per_device_hour=hour_usd,
         exponent=book.value("power.cap.exponent", "exponent"),
     )
+    return terms, basis
 
 
 def batch_sweep(
