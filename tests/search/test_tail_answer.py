@@ -17,8 +17,9 @@ from gangsaw.search.bad_day import Wishes, failures_of
 from gangsaw.search.estimate import evaluate
 from gangsaw.search.fabric_health import network_health, zero3_need_bytes_per_s
 from gangsaw.search.goodput import best_goodput, saved_on
+from gangsaw.search.keep_rows import keep_rows
 from gangsaw.search.tail import Conditions, step_graph, step_tail
-from gangsaw.search.tail_answer import TailQuestion, keep_rows, tail_answer, value_of
+from gangsaw.search.tail_answer import TailQuestion, tail_answer, value_of
 from gangsaw.search.tail_docs import OBJECTIVES
 from gangsaw.simulate.noise import Fleet
 from gangsaw.simulate.tail import play_vector
@@ -220,13 +221,48 @@ def test_zero3_is_carried_or_not_by_tokens_a_device():
 
 def test_keep_when_memory_is_short():
     ev = evaluated(mbs=8, num_microbatches=4)
-    rows = keep_rows(ev)
+    rows = keep_rows(ev, FIGURES.storage["nvme"])
     assert [r.stage for r in rows] == [0, 3]
     for r in rows:
         assert r.keep + r.recompute + r.host + r.nvme in (r.layers, 0)
     assert rows[0].keep < rows[0].layers  # the first rank holds most in flight
     assert rows[0].cost_s["nvme"] > rows[0].cost_s["recompute"]
     assert "slower than recomputing" in rows[0].note
+    for r in rows:
+        assert r.optimizer_s["device"] < r.optimizer_s["host"] <= r.optimizer_s["nvme"]
+        hour = 256 * ev.job.cluster.usd_per_device_hour
+        assert r.added_usd == pytest.approx(hour * r.added_s / 3600)  # nothing on the drives
+        assert r.nvme_life_months is None
+
+
+def test_keep_moves_the_optimizer_where_it_is_most_of_the_state():
+    """70 billion parameters on 8 devices, state unsharded: 12 bytes of 18 are the optimizer's."""
+    small = Job(
+        model=load_model("llama-2-70b"), recipe=Recipe(seq_len=4096, global_batch=256),
+        cluster=load_cluster("h100-sxm:16"), stack=load_stack("megatron-core-te"),
+    )  # fmt: skip
+    ev = evaluate(small, Plan(tp=8, dp=2, num_microbatches=128, zero=0))
+    tier = FIGURES.storage["nvme"]
+    for r in keep_rows(ev, tier):
+        away = r.optimizer_host_frac + r.optimizer_nvme_frac
+        assert away > 0.5 and r.optimizer_added_s > 0.0
+        assert r.added_s >= r.optimizer_added_s * 0.999
+        assert r.optimizer_s["host"] > 10 * r.optimizer_s["device"]
+    # Host memory too small for it: the drives, and their wear is paid.
+    host = small.cluster.host.model_copy(update={"memory_bytes": 1e11})
+    cluster = small.cluster.model_copy(update={"host": host})
+    poor = evaluate(
+        small.model_copy(update={"cluster": cluster}),
+        Plan(tp=8, dp=2, num_microbatches=128, zero=0),
+    )
+    for r in keep_rows(poor, tier):
+        assert r.optimizer_nvme_frac > 0.5 and r.nvme_pays_from_bytes_per_s == 0.0
+        assert r.note == "nothing fits without NVMe"
+        # By hand: bytes a step of the eight devices of a host against what its drives take.
+        hour = 16 * cluster.usd_per_device_hour
+        wear = r.added_usd - hour * r.added_s / 3600
+        steps = r.nvme_life_months * 365.25 * 86400 / 12 / (ev.cost.step + r.added_s)
+        assert wear == pytest.approx(2 * tier.drive_usd / steps, rel=1e-6)
 
 
 def test_ranking_by_each_objective():

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from gangsaw.bill.expected import effective_restart_s, goodput_frac, optimum_interval_s
 from gangsaw.read.clusters import load_cluster
-from gangsaw.read.reliability import load_reliability
+from gangsaw.read.reliability import load_reliability, parse_reliability
 from gangsaw.search.fabric_health import congestion_rows
 from gangsaw.simulate.failures import Strategy, failure_classes, mtbf_s, restart_s
 
@@ -52,3 +53,26 @@ def test_collisions_for_16_devices_a_leaf():
             (one.mean, many.mean, spray.mean), line.split("|")[2:5], strict=True
         ):
             assert np.isclose(float(cell.replace("(", " ").split()[0]), number, atol=0.006), cells
+
+
+def test_mean_time_to_failure_by_job_size():
+    """RSC-1, arXiv:2410.21680: two rates of two counts, each agrees with 1/N in itself."""
+
+    def hours(devices, per_1000_host_days):
+        tables = {"components": {"host": {
+            "rate": f"{per_1000_host_days}/1000day", "unit": "host", "cure": "replace",
+            "source": "arXiv:2410.21680", "as_of": "2024-10",
+        }}}  # fmt: skip
+        own = parse_reliability(tables, "here", FIGURES)
+        own = own.model_copy(update={"components": {"host": own.components["host"]}})
+        cluster = load_cluster(f"a100-sxm-80g:{devices}")
+        return mtbf_s(failure_classes(own, cluster, devices)) / 3600
+
+    measured = 1000 / 47.7  # failures a 1,000 host-days, from 47.7 days of 8 devices
+    assert hours(8, measured) == pytest.approx(47.7 * 24)
+    assert f"| 7.9 measured | {hours(1024, measured):.1f} from its measured" in TEXT
+    assert f"{hours(1024, 6.5):.1f} from the 6.5" in TEXT
+    assert f"{hours(16384, 6.5):.2f}, {hours(131072, 6.5):.2f} from its 6.5" in TEXT
+    own_1024 = 1000 * 24 / (128 * 7.9)
+    assert f"({measured:.0f} failures a 1,000 host-days at 8 devices, {own_1024:.0f} at" in TEXT
+    assert f"{measured / 6.5:.1f} to {own_1024 / 6.5:.1f}" in TEXT

@@ -9,6 +9,7 @@ from gangsaw.report.scorecard import wrapped
 from gangsaw.search.tail_docs import (
     CheckpointRow,
     Failures,
+    KeepRow,
     NetworkHealth,
     PlanTail,
     StepTail,
@@ -204,18 +205,44 @@ def network_lines(n: NetworkHealth) -> list[str]:
 
 
 def keep_lines(plan: PlanTail) -> list[str]:
-    """What is best done with activations."""
+    """What is best done with activations and the optimizer's state."""
     out = []
     for k in plan.keep:
-        out.append(
+        out += wrapped(
             f"rank {k.stage}: of {k.layers} layers keep {k.keep}, recompute {k.recompute}, to host"
-            f" {k.host}, to NVMe {k.nvme}; +{format_s(k.added_s)} a step"
+            f" {k.host}, to NVMe {k.nvme}; {_optimizer(k)}; +{format_s(k.added_s)} and"
+            f" {format_usd(k.added_usd)} a step" + (f" ({k.note})" if k.note else ""),
+            "",
         )
         out += wrapped(
             "a layer and microbatch if all do alike: "
             + ", ".join(f"{name} {format_s(v)}" for name, v in k.cost_s.items())
-            + f"; NVMe pays from {format_bandwidth(k.useful_nvme_bytes_per_s)} a device, there is"
-            f" {format_bandwidth(k.nvme_bytes_per_s)}" + (f" ({k.note})" if k.note else ""),
+            + "; the optimizer's step with all state there: "
+            + ", ".join(f"{name} {format_s(v)}" for name, v in k.optimizer_s.items()),
             "  ",
         )
+        out += wrapped(_drives(k), "  ")
     return out
+
+
+def _optimizer(k: KeepRow) -> str:
+    if k.optimizer_host_frac > 0.0:
+        return f"{format_frac(k.optimizer_host_frac)} of the optimizer in host memory"
+    if k.optimizer_nvme_frac > 0.0:
+        return f"{format_frac(k.optimizer_nvme_frac)} of the optimizer on NVMe"
+    return "optimizer on the device"
+
+
+def _drives(k: KeepRow) -> str:
+    pays = k.nvme_pays_from_bytes_per_s
+    here = {None: "at no rate", 0.0: "at any rate: nothing else fits"}.get(
+        pays, f"from {format_bandwidth(pays or 0.0)} a device"
+    )
+    text = (
+        f"NVMe pays here {here}, for activations alone from"
+        f" {format_bandwidth(k.useful_nvme_bytes_per_s)}; there is"
+        f" {format_bandwidth(k.nvme_bytes_per_s)}"
+    )
+    if k.nvme_life_months is not None:
+        text += f", and the drives last {significant(k.nvme_life_months)} months"
+    return text

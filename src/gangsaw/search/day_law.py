@@ -28,32 +28,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gangsaw.cost.ends import end_time
-from gangsaw.cost.evaluate import time_table
-from gangsaw.cost.lower import cut_of, loads_of, strides_of
-from gangsaw.cost.memory_doc import memory_state
-from gangsaw.cost.step import (
-    BWD,
-    CP_B,
-    CP_F,
-    EP_B,
-    EP_F,
-    FWD,
-    HOST_B,
-    HOST_F,
-    HOST_R,
-    R_FULL,
-    R_SEL,
-    RANKS,
-    TP_B,
-    TP_F,
-    TP_R,
-    WGRAD,
-    rank_profiles,
-)
-from gangsaw.cost.types import Array, LayerMem
+from gangsaw.cost.types import Array
 from gangsaw.errors import InputError
 from gangsaw.search.estimate import Evaluated
+from gangsaw.search.rank_rows import rank_loads
 from gangsaw.simulate.noise import (
     Routing,
     congestion_factors,
@@ -134,24 +112,6 @@ def waits(plan: Plan, p: float) -> float:
     if plan.schedule in TIGHT:
         return 1.13 * (1.0 - math.pow(p, -2.0 / 3.0)) * max(0.0, 1.0 - 1.45 * math.pow(p, 0.44) / m)
     return 0.85 * p * (1.0 - 1.6 / math.sqrt(v) * math.pow(p, -2.0 / 3.0)) / m
-
-
-def rank_loads(ev: Evaluated) -> tuple[Array, Array]:
-    """Seconds of one microbatch on each kind of pipeline rank, and how many ranks are of it.
-
-    Without what ZeRO and offloading leave exposed.
-    """
-    plan, low = ev.plan, ev.low
-    cut, strides = cut_of(plan, ev.job.recipe), strides_of(plan)
-    state = memory_state(plan, ev.job.recipe)
-    layers = time_table(low.kinds, cut, low.device, low.net, strides, low.stack)
-    mems = np.zeros((len(layers), len(LayerMem._fields)))
-    ends = end_time(low.ends, cut, low.device, low.net, strides, low.stack)
-    loads = loads_of(ev.job.model, plan, ev.counts)
-    rows = rank_profiles(loads, layers, mems, ends, low.ends, cut.tp, state.train_ends)
-    again = {"none": [], "selective": [R_SEL], "full": [R_FULL, TP_R, HOST_R]}[plan.recompute]
-    parts = [FWD, BWD, WGRAD, TP_F, TP_B, CP_F, CP_B, EP_F, EP_B, HOST_F, HOST_B, *again]
-    return rows[:, parts].sum(axis=1), rows[:, RANKS]
 
 
 class _Parts(NamedTuple):

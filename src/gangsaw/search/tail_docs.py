@@ -181,7 +181,7 @@ class NetworkHealth(Document):
 
 
 class KeepRow(Document):
-    """What is best done with one stage's activations."""
+    """What is best done with one stage's activations and its optimizer's state."""
 
     stage: int
     layers: int
@@ -189,10 +189,26 @@ class KeepRow(Document):
     recompute: int
     host: int
     nvme: int
-    added_s: float = Field(description="a step")
+    optimizer_host_frac: float = Field(0.0, description="of the optimizer's state, in host memory")
+    optimizer_nvme_frac: float = 0.0
+    optimizer_added_s: float = Field(0.0, description="a step, over all of it on the device")
+    added_s: float = Field(description="a step, activations and optimizer together")
+    added_usd: float = Field(0.0, description="a step of all devices, and the wear of their drives")
     cost_s: dict[str, float] = Field(description="seconds a layer and microbatch, all alike")
-    useful_nvme_bytes_per_s: float = Field(description="below it NVMe costs more than recompute")
+    optimizer_s: dict[str, float] = Field(
+        default_factory=dict, description="seconds of a step with all of the state there"
+    )
+    useful_nvme_bytes_per_s: float = Field(
+        description="for activations: below it NVMe costs more than recompute"
+    )
+    nvme_pays_from_bytes_per_s: float | None = Field(
+        None,
+        description="for this rank as it is: below it NVMe is counter-productive; None: at no rate",
+    )
     nvme_bytes_per_s: float
+    nvme_life_months: float | None = Field(
+        None, description="until this mix has worn out the drives; None: it does not write to them"
+    )
     note: str = ""
 
 
