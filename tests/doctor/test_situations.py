@@ -1147,7 +1147,7 @@ def one_writer_is_late():
     "117", right="hybrid layers (Nemotron 3) are refused; a model of 106B-A12B stands for it"
 )
 def long_sequences_take_context_parallel_ranks():
-    with pytest.raises(InputError, match="nemotron_h.*has no reader"):
+    with pytest.raises(InputError, match=r"nemotron_h.*has no reader"):
         model_of({"model_type": "nemotron_h"}, "config.json", "nemotron-3-super")
     runs = {
         cp: est("glm-4.5-air", "h100-sxm:128", 262144, 16, tp=2, cp=cp, dp=64 // cp, ep=64,

@@ -93,6 +93,11 @@ def explain_oom(
         notes.append("no repairs: " + ("; ".join(launch.missing) or "the plan is not legal"))
     need = _need(said)
     repairs = _repairs(job, launch.plan, base, need, said)
+    if base is not None and not repairs and said.kind == "device":
+        notes.append(
+            "no change or pair of changes brings the prediction below the device's memory; gangsaw"
+            " plan looks at all plans"
+        )
     return OomResult(
         kind=said.kind, requested_bytes=said.requested_bytes, named=named,
         matches=found, cause=_cause(said), explanation=tuple(lines), repairs=repairs,
