@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from gangsaw.cost.fitted import device_family
+from gangsaw.cost.mixture import EARLIER, LATER
 from gangsaw.fit.row_model import whole
 from gangsaw.read.stacks import load_stack
 from gangsaw.spec import StackProfile
@@ -46,22 +47,6 @@ OLD_KERNELS = (
     "megatron-deepspeed-bf16", "zero-bubble",
 )  # fmt: skip
 """Profiles of stacks from before sequence parallelism was the default."""
-
-MIXTURE = (
-    ("unknown", 0.35),
-    ("nanotron", 0.2),
-    ("megatron-core-te", 0.2),
-    ("megatron-lm-2022-sp", 0.15),
-    ("megatron-deepspeed-bf16", 0.1),
-)
-"""What an unnamed stack on A100 and older may be, by weight: its time is a mixture of these."""
-LATER = (
-    ("unknown", 0.25),
-    ("nanotron", 0.15),
-    ("megatron-core-te", 0.35),
-    ("torchtitan-compiled", 0.25),
-)
-"""The same for Hopper and later devices."""
 
 
 def words(row: Row, *keys: str) -> str:
@@ -109,7 +94,7 @@ def stacks_of(row: Row, assumed: list[str]) -> tuple[tuple[StackProfile, float],
         assumed.append("stack: a mixture of profiles")
         base = profile("unknown")
         old = device_family(str(row["hardware"].get("device", ""))) in ("a100", "v100")
-        mixture = MIXTURE if old else LATER
+        mixture = EARLIER if old else LATER
         doubt = {
             "time_doubt_frac": base.time_doubt_frac, "memory_doubt_frac": base.memory_doubt_frac,
         }  # fmt: skip
