@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from gangsaw.bill.goodput import job_mtbf_s
-from gangsaw.cost.checkpoint import checkpoint_of
+from gangsaw.cost.checkpoint import checkpoint_of, trained_params
 from gangsaw.errors import InputError
 from gangsaw.read.clusters import load_cluster
 from gangsaw.read.models import load_model
 from gangsaw.read.prices import load_prices
-from gangsaw.read.reliability import load_reliability
+from gangsaw.read.reliability import load_reliability, parse_reliability
 from gangsaw.read.stacks import load_stack
-from gangsaw.search.bad_day import Wishes, failures_of
+from gangsaw.search.bad_day import Wishes, failures_of, spare_rows, strategies_of
 from gangsaw.search.estimate import evaluate
 from gangsaw.search.fabric_health import network_health, zero3_need_bytes_per_s
 from gangsaw.search.goodput import best_goodput, saved_on
@@ -21,6 +21,7 @@ from gangsaw.search.keep_rows import keep_rows
 from gangsaw.search.tail import Conditions, step_graph, step_tail
 from gangsaw.search.tail_answer import TailQuestion, tail_answer, value_of
 from gangsaw.search.tail_docs import OBJECTIVES
+from gangsaw.simulate.failures import failure_classes, mtbf_s, restart_s
 from gangsaw.simulate.noise import Fleet
 from gangsaw.simulate.tail import play_vector
 from gangsaw.spec import Job, Plan, Recipe
@@ -162,6 +163,73 @@ def test_checkpoints_and_failures():
     blast = {b.lost: b for b in found.blast}
     assert (blast["host"].tensor_groups, blast["host"].replicas) == (1, 1)
     assert blast["device"].idle_devices == 32
+
+
+def test_spares_for_an_availability_against_drawn_failures():
+    """Time is up where the last failure's restart is over and no more hosts are away than spares."""
+    classes = failure_classes(FIGURES, load_cluster("h100-sxm:8192"), 8192)
+    rows = spare_rows(classes, FIGURES, 0.96, (30.0, 2.0))
+    assert [r.kind.split()[-2] for r in rows] == ["cold", "warm", "warm"]
+    assert rows[0].spares is None and rows[0].available_frac < 0.96
+    rng, mean = np.random.default_rng(0), mtbf_s(classes)
+    rates = np.array([c.per_s for c in classes])
+    count = 100_000
+    at = np.cumsum(rng.exponential(mean, count))
+    kind = rng.choice(len(classes), count, p=rates * mean)
+    hosts = np.array([c.hosts if c.replace else 0 for c in classes])[kind]
+    repair = FIGURES.recovery.repair_s
+    grid = rng.uniform(at[100], at[-100], 400_000)
+    last = np.searchsorted(at, grid) - 1
+    gone = np.searchsorted(at, grid - repair)
+    total = np.concatenate(([0], np.cumsum(hosts)))
+    away = total[last + 1] - total[gone]
+    for row, strategy in zip(rows, strategies_of(1)[1:4], strict=True):
+        load = 2.0 if strategy.remap else 30.0
+        restart = np.array([restart_s(c, FIGURES.recovery, strategy, load, True) for c in classes])
+        started = grid - at[last] > restart[kind[last]]
+        up = started if row.spares is None else started & (away <= row.spares)
+        assert row.available_frac == pytest.approx(up.mean(), abs=0.003)
+        if row.spares:
+            assert row.available_frac >= 0.96
+            assert (started & (away <= row.spares - 1)).mean() < 0.963
+
+
+def test_feeds_and_racks_take_many_hosts_and_ask_for_more_spares():
+    tables = {"components": {"feed": {
+        "rate": "0.3/year", "unit": "feed", "cure": "replace", "hits": "feed", "source": "own",
+        "as_of": "2026",
+    }}}  # fmt: skip
+    figures = parse_reliability(tables, "here", FIGURES)
+    ev = evaluated()
+    found, plain = (
+        failures_of(ev, f, load_prices(), 5.0, Wishes(availability_frac=0.9999), 0)
+        for f in (figures, FIGURES)
+    )
+    (feed,) = (k for k in found.kinds if k.name == "feed")
+    site = FIGURES.site
+    assert feed.hosts == min(32, site.rack_hosts * site.feed_racks)
+    feeds = -(-32 // (site.rack_hosts * site.feed_racks))
+    assert feed.mtbf_s == pytest.approx(365.25 * 86400 / (0.3 * feeds))
+    assert found.spares_wanted >= feed.hosts > plain.spares_wanted
+    rows = {c.tier: c.readable_frac for c in found.checkpoints}
+    assert rows["parallel-fs"] == pytest.approx(1.0)
+    before = {c.tier: c.readable_frac for c in plain.checkpoints}
+    assert rows["peer-memory"] < before["peer-memory"]  # a feed takes the peer as well
+
+
+def test_first_checkpoint_of_adapters_and_those_after_it():
+    lora = job().model_copy(update={"recipe": Recipe(seq_len=4096, global_batch=256, task="lora")})
+    ev = evaluate(lora, Plan(tp=8, pp=4, dp=8, num_microbatches=32))
+    found = failures_of(ev, FIGURES, load_prices(), 5.0, Wishes(), 0)
+    weights = 2.0 * float(lora.model.params())
+    assert found.full_bytes - found.increment_bytes == pytest.approx(weights)
+    assert found.increment_bytes == 14.0 * trained_params(lora)[0] < 0.03 * weights
+    # What a restart reads has the frozen weights in it, whenever it comes.
+    assert checkpoint_of(lora, ev.plan).read == pytest.approx(found.full_bytes)
+    dense = failures_of(evaluated(), FIGURES, load_prices(), 5.0, Wishes(), 0)
+    assert dense.full_bytes == dense.increment_bytes
+    # ZeRO 1 holds master and moments once, and bf16 weights eight times.
+    assert dense.copies_bytes == pytest.approx(dense.full_bytes * (12 + 8 * 2) / 14)
 
 
 def test_failure_rate_is_that_of_the_price_book():

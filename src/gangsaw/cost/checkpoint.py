@@ -32,7 +32,7 @@ class Checkpoint(NamedTuple):
 
     `unique` bytes exist once; `written` are what goes to the tier; `writers` devices write at
     once; `per_device` is the most that one device copies to its host; `read` is what a restart
-    reads, one reader a shard with the rest passed on inside the job.
+    reads, frozen weights included, one reader a shard with the rest passed on inside the job.
     """
 
     unique: float
@@ -95,7 +95,7 @@ def checkpoint_of(
         written = (unique - held_once) * replicas + held_once
     return Checkpoint(
         unique=unique, written=written, writers=writers, per_device=written / writers,
-        read=unique, files=writers,
+        read=trained * CONTENT_BYTES[content] + frozen * FROZEN_BYTES, files=writers,
     )  # fmt: skip
 
 

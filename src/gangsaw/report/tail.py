@@ -132,10 +132,17 @@ def failure_lines(f: Failures) -> list[str]:
         )
     first = f.strategies[0]
     out.append(f"  goodput by {first.draws} runs event by event, seed {first.seed}")
-    out.append(
-        f"  {f.spares_wanted} spares keep all hosts there {100 * f.availability_frac:.5g} % of the"
-        " time"
-    )
+    wanted = f"{100 * f.availability_frac:.5g} %"
+    out.append(f"  {f.spares_wanted} spares keep all hosts there {wanted} of the time")
+    for spare in f.spares:
+        name = spare.kind.removeprefix("whole job, ")
+        reached = f"{100 * spare.available_frac:.5g} %"
+        said = f"{spare.spares} for {wanted} of the time up ({reached})"
+        if spare.spares is None:
+            said = f"no number reaches {wanted}: restarts leave {reached}"
+        out += wrapped(f"{name}: {said}", "  ")
+    phases = ", ".join(f"{name} {format_s(value)}" for name, value in f.phases_s.items())
+    out += wrapped(f"a lost host, phase by phase: {phases}", "  ")
     for spot in f.spot:
         how = "all together" if spot.together else "each its own way"
         out.append(
@@ -157,6 +164,11 @@ def checkpoint_lines(f: Failures) -> list[str]:
             f"{format_s(c.load_s):>9}{format_s(c.interval_s):>9}{format_s(c.lost_s):>9}"
             f"{format_frac(c.goodput_frac):>10}{format_usd(c.usd_month):>10}"
         )
+    out += wrapped(
+        f"first {f.full_bytes / 1e12:.3g} TB, later ones {f.increment_bytes / 1e12:.3g} TB (what"
+        f" training changes), {f.copies_bytes / 1e12:.3g} TB where each replica writes its own",
+        "  ",
+    )
     best = max(f.checkpoints, key=lambda c: c.goodput_frac)
     out += wrapped(_best_text(best), "  ")
     if best.recovery_reached is not None:

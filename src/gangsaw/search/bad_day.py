@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -32,6 +33,7 @@ from gangsaw.search.tail_docs import (
     CheckpointRow,
     FailureRow,
     Failures,
+    SpareRow,
     SpotRow,
     StrategyRow,
 )
@@ -45,7 +47,7 @@ from gangsaw.simulate.failures import (
     restart_s,
     simulate_runs,
 )
-from gangsaw.simulate.spares import spares_needed
+from gangsaw.simulate.spares import availability_of, spares_needed
 from gangsaw.simulate.spot import Restarts, recorded_spells, spot_result
 from gangsaw.spec.price import PriceBook
 from gangsaw.spec.reliability import Reliability, StorageTier
@@ -226,6 +228,52 @@ def strategy_row(
     )
 
 
+def spare_rows(
+    classes: Sequence[FailureClass],
+    reliability: Reliability,
+    wanted: float,
+    loads: tuple[float, float],
+) -> tuple[SpareRow, ...]:
+    """Fewest cold, pre-warmed and remapped spares for a wanted availability of the job.
+
+    Available: no host missing, and no failure within the last restart. The second is e^(-R/M) of
+    the time for Poisson failures, whatever they strike; the two are taken as independent. `loads`:
+    seconds to load for the whole job, and for one stage from a peer.
+    """
+    mean, recovery = mtbf_s(classes), reliability.recovery
+    rows = []
+    for strategy in strategies_of(1)[1:4]:
+        load = loads[1] if strategy.remap else loads[0]
+        each = [(c.per_s, restart_s(c, recovery, strategy, load, True)) for c in classes]
+        up = math.exp(-effective_restart_s(each, mean) / mean)
+        count = None
+        if wanted < up:
+            count = spares_needed(classes, recovery.repair_s, wanted / up)
+        there = 1.0 if count is None else availability_of(classes, recovery.repair_s, count)
+        rows.append(
+            SpareRow(
+                kind=strategy.name,
+                spares=count,
+                restart_s=effective_restart_s(each, mean),
+                available_frac=up * there,
+            )
+        )
+    return tuple(rows)
+
+
+def phases_of(reliability: Reliability, load_s: float, lost_s: float) -> dict[str, float]:
+    """A whole-job restart with a cold spare, phase by phase, and the work that is done again."""
+    r = reliability.recovery
+    return {
+        "detection": r.detect_s,
+        "new processes": r.reschedule_s,
+        "cold spare": r.cold_swap_s,
+        "start-up": r.init_s,
+        "load": load_s,
+        "work done again": lost_s,
+    }
+
+
 def _blast(ev: Evaluated, reliability: Reliability) -> tuple[BlastRow, ...]:
     host = ev.job.cluster.host.devices
     rack = host * reliability.site.rack_hosts
@@ -315,6 +363,17 @@ def failures_of(
         ),
         spares_wanted=wanted,
         availability_frac=wishes.availability_frac,
+        spares=spare_rows(
+            classes, reliability, wishes.availability_frac, (best.times.load_s, remap_s)
+        ),
+        phases_s=phases_of(
+            reliability,
+            best.times.load_s,
+            expected_lost_s(best.times.block_s, best.times.save_s, best.interval_s),
+        ),
+        full_bytes=checkpoint_of(ev.job, ev.plan, wishes.content, first=True).unique,
+        increment_bytes=ck.unique,
+        copies_bytes=checkpoint_of(ev.job, ev.plan, wishes.content, "copies").written,
         spot=_spot(ev, best, seed),
         checkpoints=rows,
         best_tier=best.name,

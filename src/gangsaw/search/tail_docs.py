@@ -69,6 +69,15 @@ class BlastRow(Document):
     in_flight_microbatches: float
 
 
+class SpareRow(Document):
+    """Spares of one kind for a wanted availability: all hosts there, and no restart going on."""
+
+    kind: str
+    spares: int | None = Field(description="None: restarts alone take more; see `restart_s`")
+    restart_s: float
+    available_frac: float = Field(description="with these spares, or with any number of them")
+
+
 class StrategyRow(Document):
     """A way to go on after failures: closed form beside events."""
 
@@ -127,8 +136,15 @@ class Failures(Document):
     kinds: tuple[FailureRow, ...]
     blast: tuple[BlastRow, ...]
     strategies: tuple[StrategyRow, ...]
-    spares_wanted: int
+    spares_wanted: int = Field(description="with which all hosts are there for so long")
     availability_frac: float
+    spares: tuple[SpareRow, ...] = Field((), description="cold, pre-warmed, one stage remapped")
+    phases_s: dict[str, float] = Field(
+        default_factory=dict, description="of a whole-job restart with a cold spare"
+    )
+    full_bytes: float = Field(0.0, description="of the first checkpoint, frozen weights included")
+    increment_bytes: float = Field(0.0, description="of those after it: what training changes")
+    copies_bytes: float = Field(0.0, description="where each replica writes its own")
     spot: tuple[SpotRow, ...]
     checkpoints: tuple[CheckpointRow, ...]
     best_tier: str
