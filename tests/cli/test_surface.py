@@ -61,7 +61,7 @@ FLAGS = {
     "estimate": RECIPE | PLAN | OUTPUT | {"--report", "--site"},
     "explain": RECIPE | OUTPUT | {"--site"},
     "calibrate": OUTPUT | {"-o", "--out", "--suggest", "--gemm-sweep"} | LAYER,
-    "timeline": RECIPE | PLAN | OUTPUT | {"--out", "--against"},
+    "timeline": RECIPE | PLAN | OUTPUT | {"--out", "--against", "--replay", "--repair", "--step"},
     "bill": RECIPE | PLAN | OUTPUT | BILL,
     "train": PLAN | OUTPUT | TRAIN,
     "threshold": RECIPE | OUTPUT | THRESHOLD,

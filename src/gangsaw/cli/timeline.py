@@ -1,26 +1,47 @@
-"""`gangsaw timeline`: the pipeline schedule of a plan, drawn."""
+"""`gangsaw timeline`: the pipeline schedule of a plan, drawn; or a recorded job, replayed."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gangsaw.cli import output as screen
+from gangsaw.cli import values
 from gangsaw.cli.files import writable
 from gangsaw.cli.flags import JobArgs, OutputFlags, PlanFlags, RecipeFlags, takes
 from gangsaw.errors import InputError, RunFailedError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from gangsaw.schedule import Schedule
     from gangsaw.simulate import Timeline
     from gangsaw.spec.plan import Plan
 
 ENDINGS = (".svg", ".html", ".json", ".csv")
+Text = str | None
+
+
+@dataclass(frozen=True)
+class DrawnArgs:
+    """The model and the cluster, of which a record needs none."""
+
+    model: Annotated[
+        Text,
+        typer.Argument(
+            metavar="MODEL",
+            help="catalog name (llama-3.1-405b), a Hugging Face config.json, or a model TOML",
+        ),
+    ] = None
+    cluster: Annotated[
+        Text,
+        typer.Argument(
+            metavar="CLUSTER",
+            help="catalog node and number of devices (h100-sxm:2048), or a cluster TOML",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -28,7 +49,7 @@ class OutFlag:
     """Where the picture goes."""
 
     out: Annotated[
-        str | None,
+        Text,
         typer.Option(
             "--out",
             metavar="FILE",
@@ -37,7 +58,7 @@ class OutFlag:
         ),
     ] = None
     against: Annotated[
-        str | None,
+        Text,
         typer.Option(
             "--against",
             metavar="SCHEDULE",
@@ -47,18 +68,67 @@ class OutFlag:
     ] = None
 
 
-@takes(JobArgs, RecipeFlags, PlanFlags, OutFlag, OutputFlags)
+@dataclass(frozen=True)
+class ReplayFlags:
+    """A record of operations instead of a plan."""
+
+    replay: Annotated[
+        Text,
+        typer.Option(
+            "--replay",
+            metavar="FILE.parquet",
+            help="recorded operations of a job instead of a plan: what repairs would bring back",
+            rich_help_panel="Record",
+        ),
+    ] = None
+    repair: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--repair",
+            metavar="PART",
+            help="stage:N, worker:DP,STAGE or operation:NAME at its ideal; several together"
+            " [each by itself]",
+            rich_help_panel="Record",
+        ),
+    ] = None
+    step: Annotated[
+        Text,
+        typer.Option(
+            "--step",
+            metavar="N",
+            help="recorded step that is drawn [the one nearest to the mean]",
+            rich_help_panel="Record",
+        ),
+    ] = None
+
+
+@takes(DrawnArgs, RecipeFlags, PlanFlags, OutFlag, ReplayFlags, OutputFlags)
 def command(
-    args: JobArgs, recipe: RecipeFlags, cut: PlanFlags, where: OutFlag, output: OutputFlags
+    args: DrawnArgs,
+    recipe: RecipeFlags,
+    cut: PlanFlags,
+    where: OutFlag,
+    record: ReplayFlags,
+    output: OutputFlags,
 ) -> None:
     """Draw the pipeline of one step: what each rank does when, and why it waits."""
     from gangsaw.cli.options import job_from, plan_fields, seed_of, whole_plan
 
     path = None if where.out is None else writable("--out", where.out, ENDINGS)
     seed_of(output)
-    fields = plan_fields(cut, own=True)
-    job, assumed = job_from(args, recipe)
-    plan = whole_plan(job, fields)
+    if record.replay is not None:
+        _alone(args, recipe, cut, where)
+        _replay(record, path, output)
+        return
+    _no_record(record)
+    if args.model is None or args.cluster is None:
+        raise InputError(
+            "MODEL and CLUSTER are missing. Legal: gangsaw timeline MODEL CLUSTER ..., or"
+            " gangsaw timeline --replay FILE.parquet"
+        )
+    stated = plan_fields(cut, own=True)
+    job, assumed = job_from(JobArgs(args.model, args.cluster), recipe)
+    plan = whole_plan(job, stated)
     from gangsaw.search.timeline import evaluated_schedules
 
     evaluated = evaluated_schedules(job, plan, where.against)
@@ -83,9 +153,61 @@ def command(
         screen.show(partial(timeline_text, timeline, title))
 
 
+def _alone(args: DrawnArgs, recipe: RecipeFlags, cut: PlanFlags, where: OutFlag) -> None:
+    """Refuse what belongs to a plan beside a record."""
+    stated = [each.name for group in (args, recipe, cut) for each in fields(group)
+              if getattr(group, each.name) is not None]  # fmt: skip
+    if where.against is not None:
+        stated.append("against")
+    if stated:
+        raise InputError(
+            f"--replay with {', '.join(stated)}: a record needs no plan. Legal with it: --repair,"
+            " --step, --out, --json"
+        )
+
+
+def _no_record(record: ReplayFlags) -> None:
+    for name in ("repair", "step"):
+        if getattr(record, name) is not None:
+            raise InputError(f"--{name} belongs to a record. Legal: with --replay FILE.parquet")
+
+
+def _replay(record: ReplayFlags, path: Path | None, output: OutputFlags) -> None:
+    """Replay a record: the slowdown, what repairs bring back, one step drawn."""
+    from gangsaw.simulate.replay import Replay, recorded_timeline, usual_step, what_if
+    from gangsaw.trace.straggler import read_recorded_ops
+
+    if path is not None and path.suffix.lower() == ".csv":
+        raise InputError("--out .csv is a schedule, --replay a record. Legal: .svg, .html, .json")
+    ops = read_recorded_ops(Path(str(record.replay)))
+    replay = Replay(ops)
+    step = usual_step(replay)
+    if record.step is not None:
+        step = values.whole("--step", record.step, 0, 10**9)
+    timeline = recorded_timeline(ops, step)
+    result = what_if(replay, record.repair or (), step)
+    if path is not None:
+        title = f"{Path(str(record.replay)).name}, step {step} as it ran"
+        _put(path, _drawn(path.suffix.lower(), [timeline], [title]))
+        screen.note(f"written: {path}")
+    if output.json:
+        from gangsaw.simulate.document import ReplayedTimeline
+
+        screen.write_json(ReplayedTimeline(**timeline.to_table(), replay=result))
+        return
+    from gangsaw.report.replay_text import replay_text
+    from gangsaw.report.timeline_text import timeline_text
+
+    screen.show(partial(replay_text, result, f"replay of {record.replay}"))
+    screen.show(partial(timeline_text, timeline, f"step {step} as it ran"))
+
+
 def _write(path: Path, schedules: list[Schedule], timelines: list[Timeline], plan: Plan) -> None:
     """Write the form that the file's ending asks for."""
-    text = _text(path.suffix.lower(), schedules, timelines, plan)
+    _put(path, _text(path.suffix.lower(), schedules, timelines, plan))
+
+
+def _put(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as fault:
@@ -98,6 +220,23 @@ def _text(ending: str, schedules: list[Schedule], timelines: list[Timeline], pla
         f" {each.total_microbatches} microbatches"
         for each in schedules
     ]
+    if ending != ".csv":
+        return _drawn(ending, timelines, titles)
+    if len(timelines) > 1:
+        raise InputError("--out .csv holds one schedule. Legal with --against: .svg, .html")
+    if schedules[0].pipes > 1:
+        raise InputError(
+            f"--out .csv: {schedules[0].name} runs two copies of the model in opposite"
+            " directions, which torch's schedules cannot say. Legal: .svg, .html, .json, or"
+            " --schedule dualpipe-v"
+        )
+    from gangsaw.schedule import to_csv
+
+    return to_csv(schedules[0])
+
+
+def _drawn(ending: str, timelines: list[Timeline], titles: list[str]) -> str:
+    """A picture, a page or a trace of timelines."""
     if ending == ".svg":
         from gangsaw.report.picture import standalone
         from gangsaw.report.timeline_svg import timeline_svg
@@ -108,17 +247,7 @@ def _text(ending: str, schedules: list[Schedule], timelines: list[Timeline], pla
 
         return timeline_html(timelines, titles)
     if len(timelines) > 1:
-        raise InputError(f"--out {ending} holds one schedule. Legal with --against: .svg, .html")
-    if ending == ".json":
-        from gangsaw.trace.chrome import chrome_trace
+        raise InputError("--out .json holds one schedule. Legal with --against: .svg, .html")
+    from gangsaw.trace.chrome import chrome_trace
 
-        return chrome_trace(timelines[0])
-    if schedules[0].pipes > 1:
-        raise InputError(
-            f"--out {ending}: {schedules[0].name} runs two copies of the model in opposite"
-            " directions, which torch's schedules cannot say. Legal: .svg, .html, .json, or"
-            " --schedule dualpipe-v"
-        )
-    from gangsaw.schedule import to_csv
-
-    return to_csv(schedules[0])
+    return chrome_trace(timelines[0])

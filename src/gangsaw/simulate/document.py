@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from gangsaw.simulate.timeline import ROW_KINDS, STREAM_NAMES
 from gangsaw.spec.base import Document, NonNegative
@@ -20,8 +20,40 @@ Kind = Annotated[str, _one_of(ROW_KINDS)]
 Cause = Annotated[str, _one_of(CAUSES)]
 
 
+class Repair(Document):
+    """A part of a record at its ideal: the step then, and the share of the lost time it brings."""
+
+    what: str = Field(description="stage:N, worker:DP,STAGE, operation:NAME; several by +")
+    step_s: NonNegative
+    brought_back_frac: float
+
+
+class ReplayResult(Document):
+    """Mean seconds of a recorded step: as it ran, without launch delays, with all at its ideal."""
+
+    steps: int
+    workers: int
+    recorded_s: NonNegative
+    no_delay_s: NonNegative
+    ideal_s: NonNegative
+    slowdown_by_delay: NonNegative = Field(description="recorded over no delay")
+    slowdown: NonNegative = Field(description="no delay over ideal")
+    shown_step: int = Field(description="the step of the columns")
+    repairs: tuple[Repair, ...] = Field(description="most time brought back first")
+
+
+def _with_replay(schema: dict[str, Any]) -> None:
+    """`replay` is there for a record alone, so it is not among what is required."""
+    found = ReplayResult.model_json_schema(mode="serialization")
+    found.pop("$defs")
+    found["properties"]["repairs"]["items"] = Repair.model_json_schema(mode="serialization")
+    schema["properties"]["replay"] = found
+
+
 class TimelineColumns(Document):
     """Columns of equal length, one row an interval; seconds from the start of the step."""
+
+    model_config = ConfigDict(json_schema_extra=_with_replay)
 
     rank: tuple[int, ...]
     stream: tuple[Stream, ...]
@@ -36,7 +68,13 @@ class TimelineColumns(Document):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        lengths = {name: len(column) for name, column in self}
+        lengths = {name: len(column) for name, column in self if name != "replay"}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"columns of unequal length: {lengths}")
         return self
+
+
+class ReplayedTimeline(TimelineColumns):
+    """A step of a record, and what the whole record says when parts of it are repaired."""
+
+    replay: ReplayResult

@@ -9,6 +9,7 @@ its recorded duration is waiting, which the replay finds anew.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from gangsaw.cost.types import Array
 from gangsaw.errors import InputError
 from gangsaw.schedule.actions import REDUCE_GRAD, SEND_B, SEND_F, UNSHARD, B, F
+from gangsaw.simulate.document import Repair, ReplayResult
 from gangsaw.simulate.timeline import (
     COMPUTE,
     IDLE,
@@ -37,6 +39,8 @@ EVERYONE = ("optimizer-clip-main-grad",)
 ENDS = ("embedding-grads-all-reduce",)
 SENDS = ("forward-send", "backward-send")
 RECEIVES = ("forward-recv", "backward-recv")
+MOST_WORKERS = 256
+"""Up to as many workers are repaired one by one where none is named."""
 KNOWN = (*LOCAL, *DATA_PARALLEL, *EVERYONE, *ENDS, *SENDS, *RECEIVES)
 
 
@@ -218,9 +222,13 @@ class Replay:
 
     def _mixed(self, step: StepReplay, chosen: Callable[[str, int, int], bool]) -> Array:
         mixed = step.own_s.copy()
-        for i, name in enumerate(step.operation):
-            if chosen(name, int(step.dp_rank[i]), int(step.stage[i])):
-                mixed[i] = self.ideal_s[name]
+        asked: dict[tuple[str, int, int], bool] = {}
+        whose = zip(step.operation, step.dp_rank.tolist(), step.stage.tolist(), strict=True)
+        for i, key in enumerate(whose):
+            if key not in asked:
+                asked[key] = chosen(*key)
+            if asked[key]:
+                mixed[i] = self.ideal_s[key[0]]
         return mixed
 
     def ideal_step_s(self) -> float:
@@ -235,6 +243,77 @@ class Replay:
         """Share of the time lost that repairing the chosen operations alone brings back."""
         ran, ideal = self.no_delay_s(), self.ideal_step_s()
         return (ran - self.repaired_s(chosen)) / (ran - ideal)
+
+
+Chosen = Callable[[str, int, int], bool]
+"""Whether an operation (name, dp rank, stage) is repaired."""
+
+
+def part_of(text: str, replay: Replay) -> Chosen:
+    """What `stage:N`, `worker:DP,STAGE` or `operation:NAME` chooses of a record.
+
+    Raises InputError for what the record has not.
+    """
+    kind, _, rest = text.strip().lower().partition(":")
+    stages, workers, operations = parts_of(replay)
+    if kind == "stage" and rest.isdecimal() and int(rest) in stages:
+        stage = int(rest)
+        return lambda name, dp, st: st == stage
+    if kind == "worker" and re.fullmatch(r"\d{1,9},\d{1,9}", rest):
+        worker = tuple(int(n) for n in rest.split(","))
+        if worker in workers:
+            return lambda name, dp, st: (dp, st) == worker
+    if kind == "operation" and rest in operations:
+        return lambda name, dp, st: name == rest
+    last = max(workers)
+    raise InputError(
+        f"--repair {text!r} is not in the record. Legal: stage:0 to stage:{max(stages)},"
+        f" worker:0,0 to worker:{last[0]},{last[1]}, operation:NAME of {', '.join(operations)}"
+    )
+
+
+def parts_of(replay: Replay) -> tuple[list[int], list[tuple[int, int]], list[str]]:
+    """Stages, workers and operation names of a record, in order."""
+    workers: set[tuple[int, int]] = set()
+    names: set[str] = set()
+    for step in replay.steps.values():
+        workers.update(zip(step.dp_rank.tolist(), step.stage.tolist(), strict=True))
+        names.update(step.operation)
+    return sorted({stage for _, stage in workers}), sorted(workers), sorted(names)
+
+
+def what_if(replay: Replay, chosen: Sequence[str], shown_step: int) -> ReplayResult:
+    """The record with parts repaired: those chosen together, else each part by itself."""
+    stages, workers, operations = parts_of(replay)
+    wanted = {"+".join(chosen): [part_of(text, replay) for text in chosen]} if chosen else {}
+    if not chosen:
+        each = [f"operation:{name}" for name in operations] + [f"stage:{n}" for n in stages]
+        if len(workers) <= MOST_WORKERS:
+            each += [f"worker:{dp},{stage}" for dp, stage in workers]
+        wanted = {text: [part_of(text, replay)] for text in each}
+    ran, no_delay, ideal = replay.recorded_s(), replay.no_delay_s(), replay.ideal_step_s()
+    repairs = []
+    for what, parts in wanted.items():
+        step_s = replay.repaired_s(_any_of(parts))
+        lost = no_delay - ideal
+        back = (no_delay - step_s) / lost if lost > 0.0 else 0.0
+        repairs.append(Repair(what=what, step_s=step_s, brought_back_frac=back))
+    repairs.sort(key=lambda each: -each.brought_back_frac)
+    return ReplayResult(
+        steps=len(replay.steps), workers=len(workers), recorded_s=ran, no_delay_s=no_delay,
+        ideal_s=ideal, slowdown_by_delay=ran / no_delay, slowdown=no_delay / ideal,
+        shown_step=shown_step, repairs=tuple(repairs),
+    )  # fmt: skip
+
+
+def _any_of(parts: Sequence[Chosen]) -> Chosen:
+    return lambda name, dp, st: any(part(name, dp, st) for part in parts)
+
+
+def usual_step(replay: Replay) -> int:
+    """The step whose recorded time is nearest to the mean."""
+    mean = replay.recorded_s()
+    return min(replay.steps, key=lambda step: (abs(replay.steps[step].recorded_s - mean), step))
 
 
 def _ideal(steps: Sequence[StepReplay]) -> dict[str, float]:
