@@ -67,7 +67,7 @@ def best_text(answer: ThresholdAnswer) -> str:
     out = [f"best of the list over {r.parameter}, by {r.objective} a million tokens:"]
     for s in answer.best:
         span = f"{shown(s.low, r.unit)} to {shown(s.high, r.unit)}"
-        out.append(f"  {span:<36}{s.plan or 'none is legal and fits'}")
+        out.append(f"  {span:<44}  {s.plan or 'none is legal and fits'}")
     return "\n".join(out)
 
 
@@ -110,10 +110,11 @@ def pair_text(r: ThresholdResult) -> str:
         out.append(f"  no crossing: {r.better_throughout} is better throughout")
     for c in r.crossings:
         times = f" ({significant(c.value / r.now)} x now)" if r.now else ""
-        out.append(
-            f"  {shown(c.value, r.unit)}{times}: below it {c.better_below},"
+        out += wrapped(
+            f"{shown(c.value, r.unit)}{times}: below it {c.better_below},"
             f" above it {c.better_above}; {write(c.objective)} there"
-            + (" (a step between whole values)" if c.kind == "jump" else "")
+            + (" (a step between whole values)" if c.kind == "jump" else ""),
+            "  ",
         )
     for f in r.fit_limits:
         out.append(

@@ -35,8 +35,8 @@ from gangsaw.units import GIB
 
 Family = Literal["pipeline", "tensor", "sharded", "hybrid"]
 FAMILIES: tuple[Family, ...] = ("pipeline", "tensor", "sharded", "hybrid")
-OTHER = "other"
-"""What is none of the four: context parallelism alone, or copies of the whole model."""
+CONTEXT, COPIES = "context", "copies"
+"""What is none of the four: context parallelism alone, and copies of the whole model."""
 ZERO_AT = 4
 """Place of the ZeRO stage in a decoded plan."""
 Fixed = dict[str, object]
@@ -63,7 +63,7 @@ class Survey:
 
 
 def kind_of(tp: int, cp: int, pp: int, dp: int, zero: int) -> str:
-    """Kind of a plan by its degrees: a family, or OTHER."""
+    """Kind of a plan by its degrees: a family, CONTEXT or COPIES."""
     sharded = zero >= 2 and dp * cp > 1
     if (tp > 1) + (cp > 1) + (pp > 1) + sharded > 1:
         return "hybrid"
@@ -71,7 +71,9 @@ def kind_of(tp: int, cp: int, pp: int, dp: int, zero: int) -> str:
         return "tensor"
     if pp > 1:
         return "pipeline"
-    return "sharded" if cp == 1 and dp > 1 and zero >= 1 else OTHER
+    if cp > 1:
+        return CONTEXT
+    return "sharded" if dp > 1 and zero >= 1 else COPIES
 
 
 def kinds_at(searched: Searched) -> NDArray[np.str_]:

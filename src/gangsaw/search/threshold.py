@@ -120,6 +120,7 @@ def curves_of(
 ) -> Curves:
     """Every case along the range, each evaluated once."""
     low, high = range_of(home_of(cases), over, low, high)
+    low = max(1.0, low) if over.whole else low
     values = legal_grid(cases, over, low, high, points)
     fast = len(values) * len(cases) >= MANY
     lines = tuple(tuple(line_of(c, over, values, objective, fast)) for c in cases)
