@@ -7,9 +7,11 @@ Many values run the compiled formulas, few the plain ones, which answer at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+import numpy as np
 
 from gangsaw.cost.evaluate import plan_step
 from gangsaw.cost.kinds import Kinds, kind_rows
@@ -17,9 +19,21 @@ from gangsaw.cost.legal import check_plan
 from gangsaw.cost.lower import Lowered, cut_of, loads_of, lower, strides_of
 from gangsaw.cost.memory import end_memory, memory_table, plan_memory
 from gangsaw.cost.memory_doc import capacity_of, fits_of, memory_state
-from gangsaw.cost.types import Array, Cut, Device, EndMem, Loads, Net, State, Strides
+from gangsaw.cost.types import (
+    Array,
+    Cut,
+    Device,
+    EndMem,
+    Ends,
+    Loads,
+    Net,
+    StackMem,
+    StackT,
+    State,
+    Strides,
+)
 from gangsaw.errors import InputError
-from gangsaw.jit import compiled
+from gangsaw.jit import compiled, kernel
 from gangsaw.search.estimate import counts_of
 from gangsaw.search.parameters import Case, Objective, Parameter, inner_tiers, outer_tier
 
@@ -54,15 +68,13 @@ class Ready:
     end: EndMem
     fast: bool
 
-    def step_s(
-        self, device: Device | None = None, net: Net | None = None, state: State | None = None
-    ) -> float:
-        """Seconds of a step with other hardware or another schedule length."""
+    def step_s(self, state: State | None = None) -> float:
+        """Seconds of a step, or of one with another number of microbatches."""
         run = compiled(plan_step) if self.fast else plan_step
         low = self.low
         cost = run(
-            self.kinds, low.ends, self.loads, self.cut, state or self.state, device or low.device,
-            net or low.net, self.strides, low.stack, low.memory,
+            self.kinds, low.ends, self.loads, self.cut, state or self.state, low.device, low.net,
+            self.strides, low.stack, low.memory,
         )  # fmt: skip
         return float(cost.step)
 
@@ -106,8 +118,15 @@ def step_row(case: Case, x: Parameter, values: Sequence[float], fast: bool = Fal
     at = ready(case, fast)
     if x.cluster and case.elsewhere:
         return [at.step_s()] * len(values)
-    now = x.get(case)
-    return [at.step_s(*RATES[x.name](at.low, v / now, case)) for v in values]
+    factors = np.array(values) / x.get(case)
+    chips, rates = hardware_of(x.name, at.low, factors, case)
+    run = compiled(steps_over) if fast else steps_over
+    low = at.low
+    steps = run(
+        at.kinds, low.ends, at.loads, at.cut, at.state, low.device, low.net, at.strides,
+        low.stack, low.memory, chips, rates,
+    )  # fmt: skip
+    return [float(s) for s in steps]
 
 
 def line_of(
@@ -203,24 +222,54 @@ def legal_grid(
     return tuple(sorted({float(max(1, round(v / step)) * step) for v in values}))
 
 
-def _rate(low: Lowered, factor: float, inside: slice) -> tuple[Device, Net]:
-    """Bandwidth of some tiers times `factor`."""
-    rates = low.net.bytes_per_s.copy()
-    rates[inside] *= factor
-    return low.device, low.net._replace(bytes_per_s=rates)
+RATES = ("inter-node-bandwidth", "intra-node-bandwidth", "device-flops", "device-bandwidth")
+"""Parameters that are rates of the hardware."""
 
 
-def _peaks(low: Lowered, factor: float) -> tuple[Device, Net]:
-    """Peaks times `factor`."""
-    device = low.device
-    peaks = {"peak": device.peak * factor, "peak_linear": device.peak_linear * factor}
-    return device._replace(**peaks), low.net
+def hardware_of(name: str, low: Lowered, factors: Array, case: Case) -> tuple[Array, Array]:
+    """Peaks and memory bandwidth (V, 3), and bandwidth of each tier (V, T), at each factor."""
+    device, net = low.device, low.net
+    chips = np.tile(np.array([device.peak, device.peak_linear, device.hbm]), (len(factors), 1))
+    rates = np.tile(net.bytes_per_s, (len(factors), 1))
+    if name == "device-flops":
+        chips[:, :2] *= factors[:, None]
+    elif name == "device-bandwidth":
+        chips[:, 2] *= factors
+    elif name == "inter-node-bandwidth":
+        rates[:, outer_tier(case) :] *= factors[:, None]
+    else:
+        rates[:, inner_tiers(case)] *= factors[:, None]
+    return chips, rates
 
 
-RATES: dict[str, Callable[[Lowered, float, Case], tuple[Device, Net]]] = {
-    "inter-node-bandwidth": lambda low, f, c: _rate(low, f, slice(outer_tier(c), None)),
-    "intra-node-bandwidth": lambda low, f, c: _rate(low, f, inner_tiers(c)),
-    "device-flops": lambda low, f, _: _peaks(low, f),
-    "device-bandwidth": lambda low, f, _: (low.device._replace(hbm=low.device.hbm * f), low.net),
-}
-"""Rates of the hardware: what changes of the lowered job when one is `factor` times as high."""
+@kernel
+def steps_over(
+    kinds: Kinds,
+    ends: Ends,
+    loads: Loads,
+    cut: Cut,
+    state: State,
+    device: Device,
+    net: Net,
+    strides: Strides,
+    stack: StackT,
+    memory: StackMem,
+    chips: Array,
+    rates: Array,
+) -> Array:
+    """Seconds of a step at each row of `chips` (V, 3) and `rates` (V, T), see `hardware_of`."""
+    out = np.empty(len(chips))
+    for i in range(len(chips)):
+        there = Device(
+            chips[i, 0], chips[i, 1], device.gemm_frac, device.gemm_k0, device.linear_frac,
+            device.gemm_launch_s, device.memory_bytes, device.usable_bytes, chips[i, 2],
+            device.hbm_frac, device.sustained, device.attention_c0, device.attention_c1,
+            device.attention_w, device.sm, device.pcie, device.tdp_w,
+        )  # fmt: skip
+        links = Net(
+            net.size, rates[i], net.latency_s, net.efficiency, net.reduction, net.ramp_s,
+            net.mesh, net.oversubscription,
+        )  # fmt: skip
+        cost = plan_step(kinds, ends, loads, cut, state, there, links, strides, stack, memory)
+        out[i] = cost.step
+    return out
