@@ -222,6 +222,8 @@ def _plan_block(number: int, plan: PlanResult, console: Console, number_shown: b
     why = ": ".join(part for part in (", ".join(plan.labels), words.spelled(plan.why)) if part)
     if why:
         console.print(Padding(Text(why, style="italic"), (0, 0, 0, _columns(console)[0] + 1)))
+    if plan.like:
+        console.print(Padding(Text(words.like(plan)), (0, 0, 0, _columns(console)[0] + 1)))
     console.print()
 
 

@@ -189,6 +189,7 @@ def plan_row(result: PlanResult) -> View:
         "money": words.money_per_tokens(result.bill.usd_per_million_tokens),
         "labels": result.labels,
         "why": words.spelled(result.why),
+        "like": words.like(result) if result.like else "",
     }
 
 

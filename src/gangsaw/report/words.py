@@ -239,3 +239,9 @@ def rate(result: PlanResult) -> str:
 def format_count_small(value: float) -> str:
     """Three significant figures, with a letter from a million on."""
     return significant(value) if abs(value) < 1e6 else format_count(value)
+
+
+def like(result: PlanResult) -> str:
+    """The plans that share a row, each with its step time."""
+    shown = ", ".join(f"{p.differs} ({format_s(p.step_time_s)})" for p in result.like)
+    return f"and {len(result.like)} like it: {shown}"

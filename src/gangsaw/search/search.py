@@ -11,12 +11,12 @@ import numpy as np
 from gangsaw.cost.legal import check_schedule, check_shapes
 from gangsaw.errors import InputError
 from gangsaw.search.estimate import Evaluated, plan_result
+from gangsaw.search.merging import alone, merged, with_chances
 from gangsaw.search.outlook import CANDIDATES, by_goal, with_outlook
-from gangsaw.search.probability import Chances, chances_of
+from gangsaw.search.probability import chances_of
 from gangsaw.search.ranking import (
     Mask,
     Merit,
-    distinct,
     finish,
     fitting,
     pareto_places,
@@ -37,10 +37,8 @@ from gangsaw.search.space import (
     narrower,
     search_all,
     stack_breadth,
-    sure_bytes,
     with_devices,
 )
-from gangsaw.search.tighten import tightened
 from gangsaw.spec.job import Job
 from gangsaw.spec.plan import Plan
 from gangsaw.spec.result import Goal, PlanListResult, PlanResult, SearchedDoc
@@ -130,25 +128,6 @@ def rank(parts: list[Searched], limits: Limits) -> list[Ranked]:
 
 
 Row = tuple[Evaluated, tuple[str, ...], PlanResult]
-TIGHTENED = 6
-"""Faster plans that only may fit, for which stages under the memory limit are tried."""
-
-
-def tightened_rows(part: Ranked, limits: Limits, fastest_s: float) -> list[Row]:
-    """Plans faster than all that surely fit, their stages laid out so that they surely fit too."""
-    searched = part.searched
-    capacity = capacity_bytes(searched.job, limits.headroom_frac)
-    sure, maybe = fitting(searched, capacity)
-    mask = maybe & ~sure & (searched.found.step_s < fastest_s)
-    room = sure_bytes(capacity, searched.job.stack.memory_doubt_frac)
-    rows: list[Row] = []
-    for place in distinct(searched, mask, TIGHTENED) if "stages" not in limits.fixed else []:
-        ev = tightened(searched, finish(searched, place), room)
-        if ev is not None and ev.cost.step < fastest_s:
-            result = plan_result(ev)
-            if result.memory.fits == "yes":
-                rows.append((ev, (), result))
-    return sorted(rows, key=lambda r: r[2].step_time_s)[:1]
 
 
 def finished(ranked: list[Ranked], limits: Limits) -> list[Row]:
@@ -159,11 +138,6 @@ def finished(ranked: list[Ranked], limits: Limits) -> list[Row]:
         for merit in part.merits:
             ev = finish(part.searched, merit.index)
             mine.append((ev, merit.labels, plan_result(ev)))
-        fastest_s = min(r[2].step_time_s for r in mine)
-        better = tightened_rows(part, limits, fastest_s)
-        if better:
-            mine = [(e, tuple(x for x in la if x != "fastest"), r) for e, la, r in mine]
-            mine += [(e, ("fastest",), r) for e, _, r in better]
         rows += mine
     rows.sort(key=lambda r: (r[2].step_time_s, r[2].memory.peak_bytes))
     if not rows:
@@ -203,8 +177,11 @@ def search(job: Job, limits: Limits, goal: Goal = "time") -> PlanListResult:
         raise InputError(no_legal(job, limits))
     rows = trimmed(by_goal(finished(ranked, limits), goal), ranked, limits.top) if ranked else []
     listed = [r[0] for r in rows]
-    plans = with_chances(whys(rows), chances_of(listed))
-    plans, changes = with_outlook(plans, listed, goal)
+    chances = chances_of(listed)
+    groups = merged(rows, chances) if goal == "time" else alone(rows)
+    kept = [rows[group.row] for group in groups]
+    plans = with_chances(whys(kept), rows, groups, chances)
+    plans, changes = with_outlook(plans, [r[0] for r in kept], goal)
     from gangsaw.search.nearest import nearest_misses
 
     nearest = () if plans else nearest_misses(job, limits, parts)
@@ -226,19 +203,6 @@ def search(job: Job, limits: Limits, goal: Goal = "time") -> PlanListResult:
             *search_notes(job, breadth, limits),
         ),
     )
-
-
-def with_chances(plans: list[PlanResult], chances: Chances) -> list[PlanResult]:
-    """The plans with their chance to be the fastest, and with whom they are tied."""
-    out = []
-    for i, plan in enumerate(plans):
-        why = plan.why
-        if chances.tied[i]:
-            others = ", ".join(str(j + 1) for j in chances.tied[i])
-            why += f"; cannot be told from {others}"
-        frac = chances.best_prob_frac[i]
-        out.append(plan.model_copy(update={"best_prob_frac": frac, "why": why}))
-    return out
 
 
 def pareto_front(ranked: list[Ranked], limits: Limits, most: int = 8) -> list[Place]:
@@ -305,5 +269,5 @@ def search_notes(job: Job, breadth: Breadth, limits: Limits) -> tuple[str, ...]:
     if job.cluster.usd_per_device_hour <= 0.0:
         notes.append(f"no price is known for {job.cluster.name}: state one with --prices FILE")
     if job.stack.name == "unknown":
-        notes.append("no --stack: a mixture of software generations, hence wide intervals")
+        notes.append("no --stack: a mixture of all software generations, hence wide intervals")
     return tuple(notes)

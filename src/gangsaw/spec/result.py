@@ -103,6 +103,19 @@ class BillDoc(Document):
     run_s: float | None = None
 
 
+class LikePlan(Document):
+    """A plan that no prediction can tell from the one in whose row it stands."""
+
+    plan: PlanDoc
+    step_time_s: float
+    step_time_lo_s: float
+    step_time_hi_s: float
+    best_prob_frac: float = Field(description="that this one is the fastest of all listed")
+    peak_bytes: float
+    usd_per_million_tokens: float
+    differs: str = Field(description="what it is, in a few words, against the row's plan")
+
+
 class PlanResult(Document):
     """One plan with its time, memory and bill side by side."""
 
@@ -122,6 +135,12 @@ class PlanResult(Document):
         None, description="of the wall time, not lost to checkpoints and failures"
     )
     best_prob_frac: float = 0.0
+    group_prob_frac: float = Field(
+        0.0, description="that this plan or one of `like` is the fastest of all listed"
+    )
+    like: tuple[LikePlan, ...] = Field(
+        (), description="plans that cannot be told from this one: neither is faster with 80 %"
+    )
     mfu_frac: float
     hfu_frac: float
     tokens_per_s_per_device: float
