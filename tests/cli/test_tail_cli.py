@@ -47,6 +47,7 @@ def test_text_is_plain_within_100_columns(tmp_path):
         (["--steps", "0"], "--steps"),
         (["--slow-device", "3"], "--slow-device"),
         (["--background", "1"], "--background"),
+        (["--background", "130%"], "--background"),
         (["--routing", "carrier"], "Legal: hashed, sprayed"),
         (["--recovery", "5"], "a number and one of"),
         (["--availability", "1"], "--availability"),
@@ -70,3 +71,22 @@ def test_rates_without_units_or_sense(tmp_path, rate):
     code, out, err = run([*SMALL, *CUT, "--failures", str(path)])
     assert (code, out) == (2, "")
     assert "components.device.rate" in err and "Legal" in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["components = 5", "noise = 'much'", "[storage]\nnvme = 3"])
+def test_a_file_of_something_else_is_one_line(tmp_path, text):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    code, out, err = run([*SMALL, *CUT, "--failures", str(path)])
+    assert (code, out) == (2, "")
+    assert "no table" in err and err.count("\n") == 1
+
+
+def test_without_a_plan_the_best_of_each_kind_are_compared():
+    code, out, _ = run([*SMALL, "--steps", "100", "--clusters", "5", "--json"])
+    found = json.loads(out)
+    assert code == 0
+    names = [p["name"] for p in found["plans"]]
+    assert len(names) > 1 and set(names) <= {"fastest", "pipeline", "tensor", "sharded", "hybrid"}
+    steps = {p["name"]: p["step"]["estimate_s"] for p in found["plans"]}
+    assert found["best"]["estimate"] == min(steps, key=steps.get)

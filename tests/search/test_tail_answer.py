@@ -71,6 +71,8 @@ def test_parts_sum_and_errors_are_stated():
     assert added == pytest.approx(tail.mean_s - tail.estimate_s, rel=1e-6)
     assert sum(tail.variance_by_axis.values()) == pytest.approx(1.0)
     assert tail.draws == 1000 and tail.seed == 0
+    # Sprayed packets do not collide: there is nothing to switch off.
+    assert tail.variance_by_source["fabric"] == 0.0 < tail.variance_by_source["devices"]
     assert tail.mean_error_s > 0 and all(p.error_s > 0 for p in tail.percentiles)
     p50, p95, p99 = (p.step_s for p in tail.percentiles)
     assert tail.estimate_s < p50 <= p95 <= p99

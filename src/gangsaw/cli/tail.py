@@ -11,13 +11,13 @@ import typer
 from gangsaw.cli import files, values
 from gangsaw.cli import output as screen
 from gangsaw.cli.flags import JobArgs, OutputFlags, PlanFlags, RecipeFlags, takes
-from gangsaw.cli.threshold import PlansArg, money_of
+from gangsaw.cli.threshold import PlansArg
+from gangsaw.errors import InputError
 
 if TYPE_CHECKING:
     from gangsaw.search.estimate import Evaluated
     from gangsaw.search.tail_answer import TailQuestion
     from gangsaw.spec.job import Job
-    from gangsaw.spec.price import PriceBook
 
 Text = str | None
 _PANEL = "Bad day"
@@ -99,7 +99,7 @@ def command(
     for note in notes:
         screen.note(note)
     book = load_prices(recipe.prices)
-    cases = _cases(job, named.plans or [], fields, book)
+    cases = _cases(job, named.plans or [], fields)
     answer = tail_answer(cases, asked, book)
     if output.json:
         screen.write_json(answer)
@@ -124,7 +124,7 @@ def _question(flags: TailFlags, seed: int, steps: int) -> TailQuestion:
     figures = load_reliability(flags.failures)
     changed: dict[str, float] = {}
     if flags.background is not None:
-        changed["background_frac"] = values.real("--background", flags.background, 0.0, 0.95)
+        changed["background_frac"] = _below_one("--background", flags.background)
     if flags.uneven is not None:
         changed["sequence_cv"] = values.fraction("--uneven", flags.uneven)
     figures = figures.model_copy(update={"noise": figures.noise.model_copy(update=changed)})
@@ -148,13 +148,19 @@ def _question(flags: TailFlags, seed: int, steps: int) -> TailQuestion:
     )
     wishes = Wishes(
         recovery_s=values.duration_s("--recovery", flags.recovery) if flags.recovery else None,
-        availability_frac=values.real(
-            "--availability", flags.availability or "0.999", 0.01, 0.9999999
-        ),
+        availability_frac=_below_one("--availability", flags.availability or "0.999"),
         content=next(c for c in get_args(Content) if c == content),
         layout=next(x for x in get_args(Layout) if x == layout),
     )
     return TailQuestion(day, wishes, next(o for o in OBJECTIVES if o == objective))
+
+
+def _below_one(flag: str, text: str) -> float:
+    """A share of less than all."""
+    share = values.fraction(flag, text)
+    if share >= 1.0:
+        raise InputError(f"{flag} {text} is out of range. Legal: 0 to below 1, as 0.3 or 30%")
+    return share
 
 
 def _hot(text: Text) -> tuple[int, float]:
@@ -166,9 +172,7 @@ def _hot(text: Text) -> tuple[int, float]:
     return racks, values.fraction("--hot-racks", loss or "5%")
 
 
-def _cases(
-    job: Job, names: list[str], fields: dict[str, object], book: PriceBook
-) -> list[tuple[str, Evaluated]]:
+def _cases(job: Job, names: list[str], fields: dict[str, object]) -> list[tuple[str, Evaluated]]:
     """The plan of the flags, those of the files, or the best of each kind."""
     from gangsaw.cli.options import plan_fields, whole_plan
     from gangsaw.search.estimate import evaluate
@@ -181,7 +185,17 @@ def _cases(
         short = Path(name).stem
         found.append((name if short in dict(found) else short, evaluate(job, plan)))
     if not found:
-        from gangsaw.search.scorecard import candidates
+        from gangsaw.search.families import survey
 
-        found = [(c.name, evaluate(job, c.plan)) for c in candidates(job, money_of(job, book))]
+        surveyed = survey(job, 1)
+        found = [(name, b.found) for name, b in surveyed.best.items() if b.found is not None]
+        known = {(ev.plan, ev.counts) for _, ev in found}
+        found = [
+            *(("fastest", ev) for ev in surveyed.listed if (ev.plan, ev.counts) not in known),
+            *found,
+        ]
+    if not found:
+        raise InputError(
+            f"no plan of {job.model.name} fits {job.cluster.name}: gangsaw plan shows the nearest"
+        )
     return found

@@ -72,12 +72,17 @@ def parse_reliability(
     unknown = sorted(set(tables) - set(_KEYS))
     if unknown:
         raise UnknownKeysError(where, unknown)
+    for key, table in tables.items():
+        if not isinstance(table, Mapping):
+            raise InputError(f"{where}: {key}={table!r} is no table. Legal: [{key}] and its keys")
     old = base.model_dump() if base else {k: {} for k in _KEYS}
     parts = dict(tables.get("components", {}))
     components = dict(base.components) if base else {}
     components |= {k: _component(k, v, where) for k, v in parts.items()}
     storage = {} if base is None else dict(base.storage)
     for name, table in dict(tables.get("storage", {})).items():
+        if not isinstance(table, Mapping):
+            raise InputError(f"{where}: storage.{name}={table!r} is no table of a tier's keys")
         merged = {**old["storage"].get(name, {}), **dict(table)}
         storage[name] = validate(StorageTier, merged, f"{where}: storage.{name}")
     return Reliability(

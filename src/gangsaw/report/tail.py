@@ -53,11 +53,14 @@ def ranking_lines(answer: TailAnswer) -> list[str]:
         ]  # fmt: skip
         row = f"{name[:15]:<16}"
         row += "".join(
-            f"{format_s(v) + ('*' if answer.best[k] == name else ' '):>10}" for k, v in cells
+            f"{significant(v, 4) + (' s*' if answer.best[k] == name else ' s '):>10}"
+            for k, v in cells
         )
         sure = "*" if answer.best["predictability"] == name else " "
         cost = "*" if answer.best["cost"] == name else " "
-        row += f"{p.step.p95_over_p50:>8.3f}{sure}{format_s(p.expected_step_s):>14}{cost}"
+        row += (
+            f"{p.step.p95_over_p50:>8.3f}{sure}{significant(p.expected_step_s, 4) + ' s':>14}{cost}"
+        )
         out.append(row)
     changed = "is not" if answer.order_changes else "is"
     out.append(f"* best; ordered by {answer.objective}, which {changed} the order of the estimates")
@@ -99,7 +102,8 @@ def _within(value: float, error: float) -> str:
 
 
 def _shares(parts: dict[str, float], write: Callable[[float], str]) -> str:
-    return ", ".join(f"{name} {write(value)}" for name, value in parts.items())
+    # Adding 0.0 after rounding makes no "-0.0 %" of a share that is nothing.
+    return ", ".join(f"{name} {write(round(value, 9) + 0.0)}" for name, value in parts.items())
 
 
 def failure_lines(f: Failures) -> list[str]:

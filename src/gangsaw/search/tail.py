@@ -187,7 +187,7 @@ def step_tail(ev: Evaluated, day: Conditions) -> StepTail:
         replicas=replicas,
         added_s_by_axis=_added(ev, day, graph, paces, draws),
         variance_by_axis=variance_by_axis(draws),
-        variance_by_source=_by_source(ev, day, graph, paces, draws),
+        variance_by_source=_by_source(ev, day, graph, paces),
         slow_device_frac=day.slow_device_frac,
         slow_device_mean_s=slow_mean,
         slow_device_worst_s=slow_worst,
@@ -218,15 +218,14 @@ def _added(
     return {k: v if abs(v) > 1e-6 * base else 0.0 for k, v in parts.items()}
 
 
-def _by_source(
-    ev: Evaluated, day: Conditions, graph: Graph, paces: Array, draws: StepDraws
-) -> dict[str, float]:
+def _by_source(ev: Evaluated, day: Conditions, graph: Graph, paces: Array) -> dict[str, float]:
     """Share of the variance that goes with each source, from a tenth of the steps.
 
     Not additive: a pause shows only where nothing else is slower.
     """
     few = replace(day, steps=max(day.clusters, day.steps // 10))
-    total = float(draws.step_s.var())
+    # The same random numbers with everything on: what differs is the source and nothing else.
+    total = float(draws_of(ev, few, graph, paces).step_s.var())
     out = {}
     for source in SOURCES:
         if source == "sequences" and day.noise.sequence_cv == 0.0:
