@@ -201,19 +201,24 @@ def _memory(schedule: Schedule, memory: StageMemory) -> MemoryRun:
     gives[I] = memory.activation_bytes * memory.input_release_frac
     gives[W] = memory.activation_bytes - gives[I]
     takes[UNSHARD], gives[RESHARD] = memory.gathered_bytes, memory.gathered_bytes
-    taken = takes[schedule.kind, schedule.stage]
-    level = np.cumsum(taken - gives[schedule.kind, schedule.stage])
+    # By cell of kind and stage: what an action leaves behind, and what it has on top meanwhile.
+    left, on_top = takes - gives, gives.copy()
+    on_top[: B + 1] += memory.working_bytes
+    cell = schedule.kind * np.int32(schedule.stages)
+    cell += schedule.stage
+    level = left.ravel().take(cell)
+    np.cumsum(level, out=level)
     begins = np.concatenate(([0.0], level))[schedule.row[:-1]]
-    ranks = schedule.rank_index()
-    level += (memory.static_bytes - begins)[ranks]
-    during = np.where(schedule.kind <= B, memory.working_bytes[schedule.stage], 0.0)
+    level += np.repeat(memory.static_bytes - begins, np.diff(schedule.row))
+    during = on_top.ravel().take(cell)
     during += level
-    during += gives[schedule.kind, schedule.stage]
     first = np.flatnonzero(schedule.pair == PAIR_FIRST)
     both = np.maximum(during[first], during[first + 1])
     during[first], during[first + 1] = both, both
     peak = memory.static_bytes.copy()
-    np.maximum.at(peak, ranks, during)
+    some = np.flatnonzero(np.diff(schedule.row))
+    top = np.maximum.reduceat(during, schedule.row[some]) if len(some) else peak[some]
+    peak[some] = np.maximum(peak[some], top)
     return MemoryRun(level, during, peak, memory.static_bytes)
 
 

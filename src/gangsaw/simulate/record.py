@@ -34,6 +34,12 @@ from gangsaw.simulate.timeline import (
 from gangsaw.simulate.times import DataParallel, StageMemory, StageTimes, Transfers
 
 Index = NDArray[np.int64]
+_COLUMNS = {
+    "rank": np.int32, "stream": np.int8, "kind": np.int8, "stage": np.int32,
+    "microbatch": np.int32, "start_s": np.float64, "end_s": np.float64, "cause": np.int8,
+    "bytes": np.float64, "peer": np.int32,
+}  # fmt: skip
+_MADE = frozenset((*_COLUMNS, "critical"))
 
 
 class _Rows(NamedTuple):
@@ -68,10 +74,41 @@ def simulate(
 
 
 def record(run: Run) -> Timeline:
-    """The timeline of a finished run."""
+    """The timeline of a finished run. Its columns and its critical path are made when asked for."""
+    timeline = object.__new__(_Recorded)
+    timeline.__dict__.update(
+        ranks=run.schedule.ranks, name=run.schedule.name, measured=False, memory=_memory(run),
+        _run=run,
+    )  # fmt: skip
+    return timeline
+
+
+class _Recorded(Timeline):
+    """A timeline whose columns are made of the run at the first look at one."""
+
+    def __getattribute__(self, name: str) -> Any:  # noqa: ANN401
+        if name in _MADE and name not in object.__getattribute__(self, "__dict__"):
+            self._make()
+        return object.__getattribute__(self, name)
+
+    def _make(self) -> None:
+        run = self.__dict__.pop("_run")
+        schedule = run.schedule
+        ranks = schedule.rank_index()
+        work = np.flatnonzero((schedule.kind <= B) & (schedule.pair != PAIR_SECOND))
+        self.__dict__["critical"] = _critical(run, ranks, work)
+        self.__dict__.update(_join(_parts(run, ranks, work)))
+
+    @property
+    def makespan_s(self) -> float:
+        """Seconds from the start of the step to the end of the last rank."""
+        run: Run | None = self.__dict__.get("_run")
+        return super().makespan_s if run is None else run.makespan_s
+
+
+def _parts(run: Run, ranks: NDArray[np.int32], work: Index) -> list[_Rows]:
+    """Work, waits, transfers, and what runs beside."""
     schedule, result = run.schedule, run.result
-    ranks = schedule.rank_index()
-    work = np.flatnonzero((schedule.kind <= B) & (schedule.pair != PAIR_SECOND))
     parts = [_work_rows(run, ranks, work), *_idle_rows(run, ranks, work)]
     parts.append(_transfer_rows(run, ranks))
     side = np.flatnonzero((schedule.kind == UNSHARD) | (schedule.kind == REDUCE_GRAD))
@@ -81,25 +118,13 @@ def record(run: Run) -> Timeline:
             result.end[side], CAUSE_OF["dp_comm"],
         )
     )  # fmt: skip
-    timeline = _join(parts)
-    return Timeline(
-        **timeline,
-        ranks=schedule.ranks,
-        name=schedule.name,
-        memory=_memory(run),
-        critical=_critical(run, ranks, work),
-    )
+    return parts
 
 
 def _join(parts: list[_Rows]) -> dict[str, Any]:
-    kinds = {
-        "rank": np.int32, "stream": np.int8, "kind": np.int8, "stage": np.int32,
-        "microbatch": np.int32, "start_s": np.float64, "end_s": np.float64, "cause": np.int8,
-        "bytes": np.float64, "peer": np.int32,
-    }  # fmt: skip
     total = sum(len(part.rank) for part in parts)
     columns: dict[str, Any] = {}
-    for name, kind in kinds.items():
+    for name, kind in _COLUMNS.items():
         column = np.empty(total, kind)
         at = 0
         for part in parts:
