@@ -379,6 +379,8 @@ CASES = {
     "WS020": (deepspeed({"zero_optimization.overlap_comm": False}), deepspeed()),
     "WS021": (deepspeed({"zero_optimization.reduce_bucket_size": 500000}), deepspeed({"zero_optimization.reduce_bucket_size": 500000000})),
     "WS028": (megatron(make_vocab_size_divisible_by=1), megatron(make_vocab_size_divisible_by=128)),
+    "MLM066": (megatron(use_legacy_models=True), megatron()),
+    "MLM067": (megatron(normalization="rmsnorm"), megatron()),
     "WM025": (megatron(QWEN25), megatron(QWEN25, add_qkv_bias=True)),
     "WM026": (megatron(DEEPSEEK, nodes=128), megatron(DEEPSEEK, nodes=128, moe_layer_freq="'([0]*3+[1]*58)'")),
     "WM027": (megatron(DEEPSEEK, nodes=128, multi_latent_attention=NO, moe_layer_freq="'([0]*3+[1]*58)'"), megatron(DEEPSEEK, nodes=128, moe_layer_freq="'([0]*3+[1]*58)'")),

@@ -7,6 +7,7 @@ import re
 import pytest
 from export_jobs import PLANS, job
 
+from gangsaw.doctor.flags import flags_of, releases
 from gangsaw.export import export_plan
 from gangsaw.read.launch import read_launch_text
 from gangsaw.spec import Plan
@@ -135,17 +136,14 @@ def test_megatron_cores_classes_take_the_plan(name):
         assert sum(counts) == made.model.layers
 
 
-MEGATRON_PARSER_FLAGS = ["use-mcore-models", "num-layers", "hidden-size", "ffn-hidden-size", "num-attention-heads", "kv-channels", "group-query-attention", "num-query-groups", "swiglu", "disable-bias-linear", "add-qkv-bias", "qk-layernorm", "normalization", "untie-embeddings-and-output-weights", "vocab-size", "num-experts", "moe-router-topk", "moe-ffn-hidden-size", "moe-grouped-gemm", "moe-token-dispatcher-type", "moe-shared-expert-intermediate-size", "moe-router-enable-expert-bias", "moe-layer-freq", "multi-latent-attention", "q-lora-rank", "kv-lora-rank", "qk-head-dim", "qk-pos-emb-head-dim", "v-head-dim", "tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size", "expert-model-parallel-size", "expert-tensor-parallel-size", "pipeline-model-parallel-layout", "num-virtual-stages-per-pipeline-rank", "sequence-parallel", "use-tp-pp-dp-mapping", "use-distributed-optimizer", "overlap-grad-reduce", "overlap-param-gather", "num-distributed-optimizer-instances", "use-megatron-fsdp", "data-parallel-sharding-strategy", "ckpt-format", "micro-batch-size", "global-batch-size", "seq-length", "max-position-embeddings", "position-embedding-type", "attention-dropout", "hidden-dropout", "bf16", "fp16", "fp8-format", "train-iters", "lr", "min-lr", "recompute-granularity", "recompute-method", "recompute-num-layers", "optimizer-cpu-offload", "use-precision-aware-optimizer", "optimizer-offload-fraction", "cpu-offloading-num-layers", "mock-data", "tokenizer-type", "split"]  # fmt: skip
-"""Flags of megatron/training/arguments.py, core_r0.15, that exports may use."""
-
-
 @pytest.mark.parametrize("name", PLANS)
 def test_megatron_flags_are_in_its_parser(name):
     text = export_plan(*PLANS[name], "megatron-lm").main.text
     body = text[text.index("MODEL_ARGS=(") :]
     flags = set(re.findall(r"--([a-z][a-z0-9-]+)", body))
     torchrun = {"nnodes", "nproc-per-node", "node-rank", "master-addr", "master-port"}
-    assert flags - torchrun <= set(MEGATRON_PARSER_FLAGS)
+    for release in releases():
+        assert flags - torchrun <= flags_of(release)
 
 
 @pytest.mark.parametrize("name", PLANS)

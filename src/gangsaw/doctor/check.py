@@ -91,7 +91,7 @@ def check(
     the framework's release where the file does not state it; without one the newest rules hold.
     """
     launch = on_cluster(launch, cluster)
-    names = names_of(launch, cluster, stack)
+    names = names_of(launch, cluster, stack, version)
     flags = {key: "None" if value is None else value for key, value in launch.flags.items()}
     judge = Evaluator(names, flags, frozenset(launch.wheres))
     job = job_of(launch, cluster, stack)
@@ -188,7 +188,7 @@ def _fault(rule: Rule, judge: Evaluator, site: Site) -> Fault:
 
 def _where(rule: Rule, judge: Evaluator, launch: LaunchFile) -> str:
     """Where the fault stands: a fact's or key's line, or that of the key which a name holds."""
-    key = judge.names.get("misspelt") if rule.at == "misspelt_at" else None
+    key = judge.names.get(rule.at[1:]) if rule.at.startswith("@") else None
     return launch.where(str(key) if key else rule.at)
 
 

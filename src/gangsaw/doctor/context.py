@@ -8,6 +8,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from gangsaw.doctor.flags import bad_choice, flags_of, listed, releases, removed_flag
 from gangsaw.doctor.predict import changed, job_of, predict
 from gangsaw.errors import InputError
 from gangsaw.read.launch.document import LaunchFile
@@ -38,9 +39,12 @@ def _reference() -> dict[str, Any]:
 
 
 def names_of(
-    launch: LaunchFile, cluster: ClusterSpec | None = None, stack: StackProfile | None = None
+    launch: LaunchFile,
+    cluster: ClusterSpec | None = None,
+    stack: StackProfile | None = None,
+    version: str = "",
 ) -> dict[str, Any]:
-    """Every name that is known, with its value."""
+    """Every name that is known, with its value. `version` is the framework's release."""
     names: dict[str, Any] = dict(launch.facts)
     for key in _OFF:
         if names.get(key) is None:
@@ -48,6 +52,8 @@ def names_of(
     names["precision"] = launch.facts.get("precision")
     _switches(launch, names)
     _misspelt(launch, names)
+    if launch.framework == "megatron-lm":
+        _parser(launch, names, version or launch.version)
     _grid(launch, names, cluster)
     _model(launch, names)
     _named(launch, names)
@@ -104,15 +110,32 @@ def _misspelt(launch: LaunchFile, names: dict[str, Any]) -> None:
         return
     words = vocabulary(launch.framework)
     known = [key for key, fact in words.facts.items() if fact]
+    real: frozenset[str] = frozenset()
+    if launch.framework == "megatron-lm":
+        real = frozenset(flag.replace("-", "_") for flag in flags_of(releases()[-1]))
+        known = [*known, *real]
     for item in launch.stated:
-        if item.fact or words.means(item.key) is not None or len(item.key) < 6:
+        if item.fact or item.key in real or len(item.key) < 6:
+            continue
+        if words.means(item.key) is not None and not real:
             continue
         near = difflib.get_close_matches(item.key, known, n=1, cutoff=0.92)
         if near and near[0] not in {other.key for other in launch.stated}:
             names["misspelt"], names["meant"] = item.key, near[0]
-            names["meant_fact"] = words.facts[near[0]].partition("=")[0]
+            names["meant_fact"] = words.facts.get(near[0], "").partition("=")[0] or "misspelt"
             names["misspelt_value"] = item.value
             return
+
+
+def _parser(launch: LaunchFile, names: dict[str, Any], version: str) -> None:
+    """What Megatron-LM's parser of the release refuses."""
+    if gone := removed_flag(launch.stated, version):
+        names["removed_flag"] = gone
+        names["removed_key"] = gone.replace("-", "_")
+    if wrong := bad_choice(launch.stated, version):
+        names["choice_flag"], names["choice_value"] = wrong.flag, wrong.value
+        names["choices"], names["choice_key"] = wrong.legal, wrong.flag.replace("-", "_")
+    names["parser_release"] = listed(version)
 
 
 def _grid(launch: LaunchFile, names: dict[str, Any], cluster: ClusterSpec | None) -> None:
