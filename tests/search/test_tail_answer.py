@@ -1,5 +1,6 @@
 """Plans on a bad day: sums, directions, the quick expectation, and what decides the ranking."""
 
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -14,10 +15,12 @@ from gangsaw.read.prices import load_prices
 from gangsaw.read.reliability import load_reliability, parse_reliability
 from gangsaw.read.stacks import load_stack
 from gangsaw.search.bad_day import Wishes, failures_of, spare_rows, strategies_of
+from gangsaw.search.day_law import step_law
 from gangsaw.search.estimate import evaluate
 from gangsaw.search.fabric_health import network_health, zero3_need_bytes_per_s
 from gangsaw.search.goodput import best_goodput, saved_on
 from gangsaw.search.keep_rows import keep_rows
+from gangsaw.search.rank_rows import fabric_shares, rank_loads
 from gangsaw.search.tail import Conditions, step_graph, step_tail
 from gangsaw.search.tail_answer import TailQuestion, tail_answer, value_of
 from gangsaw.search.tail_docs import OBJECTIVES
@@ -126,6 +129,33 @@ def test_routing_follows_the_fabric_unless_stated():
     assert day(routing="hashed").routing_of(ib) == "hashed"
     ev = evaluated()
     assert step_tail(ev, day(routing="hashed")).mean_s > step_tail(ev, day()).mean_s
+
+
+def test_experts_over_the_fabric_feel_its_collisions():
+    """All-to-all between nodes against inside one: shares by hand, and what hashing costs."""
+    moe = Job(
+        model=load_model("mixtral-8x7b"), recipe=Recipe(seq_len=4096, global_batch=512),
+        cluster=load_cluster("h100-sxm:128"), stack=load_stack("megatron-core-te"),
+    )  # fmt: skip
+    near, far = (
+        evaluate(moe, Plan(tp=4, pp=2, dp=16, ep=8, etp=etp, num_microbatches=32)) for etp in (1, 4)
+    )
+    assert fabric_shares(near) == (0.0, 1.0)
+    share, _ = fabric_shares(far)
+    busy = 32 * float(rank_loads(far)[0].max())
+    assert share == pytest.approx(far.cost.ep_comm / busy, rel=0.05) and 0.05 < share < 0.9
+    added = []
+    for ev in (near, far):
+        plain, hashed = (step_tail(ev, day(routing=r)) for r in ("sprayed", "hashed"))
+        added.append((hashed.mean_s - plain.mean_s) / ev.cost.step)
+        parts = sum(hashed.added_s_by_axis.values())
+        assert parts == pytest.approx(hashed.mean_s - hashed.estimate_s, rel=1e-6)
+    assert added[1] > 2 * added[0]
+    # The law of the ranking sees the same.
+    roce = moe.cluster.model_copy(update={"name": "h100-roce"})
+    law = step_law(replace(far, job=moe.model_copy(update={"cluster": roce})), FIGURES)
+    drawn = step_tail(far, day(routing="hashed"))
+    assert law.mean_s == pytest.approx(drawn.mean_s, rel=0.03)
 
 
 def test_lock_step_of_everything_feels_the_slowest_device_in_full():

@@ -139,6 +139,21 @@ def test_pauses_and_lengths():
     assert drawn.std() == pytest.approx(np.sqrt(4) * 3 / np.sqrt(12), rel=0.03)
 
 
+def test_a_slow_fabric_slows_operations_and_hops_by_their_share():
+    """Factor 2 on the fabric: a quarter of every operation and all of every hop, by a graph of
+    those times."""
+    schedule = generate("1f1b", 4, 8, 1)
+    graph = graph_of(schedule, StageTimes.of(4, 1.0, 2.0, 0.0), Transfers.of(4, 1.0, 4.0))
+    tables = QUIET._replace(fabric=np.full(TABLE, 2.0, np.float32))
+    drawn = draw_steps(graph, np.ones((1, 1, 4)), tables, After(3.0, 1.0, 0.25, 1.0), 2, 0)
+    slow = graph_of(schedule, StageTimes.of(4, 1.25, 2.5, 0.0), Transfers.of(4, 1.0, 2.0))
+    alone = play_vector(slow, np.ones((4, 1))).max()
+    assert np.allclose(drawn.step_s, alone + 6.0 + 1.0)
+    assert np.allclose(drawn.fabric_s, 6.0)
+    still = draw_steps(graph, np.ones((1, 1, 4)), tables, After(3.0, 1.0), 2, 0)
+    assert np.allclose(still.step_s, play_vector(graph, np.ones((4, 1))).max() + 7.0)
+
+
 def test_percentile_errors_cover():
     rng = np.random.default_rng(0)
     exact = np.quantile(rng.lognormal(0, 0.5, 10**6), 0.95)

@@ -31,7 +31,7 @@ import numpy as np
 from gangsaw.cost.types import Array
 from gangsaw.errors import InputError
 from gangsaw.search.estimate import Evaluated
-from gangsaw.search.rank_rows import rank_loads
+from gangsaw.search.rank_rows import fabric_shares, rank_loads
 from gangsaw.simulate.noise import (
     Routing,
     congestion_factors,
@@ -182,6 +182,11 @@ def step_law(ev: Evaluated, reliability: Reliability) -> StepLaw:
     fabric, hit = _collisions(
         leaf, over, noise.flows_per_uplink, routing_of(cluster), noise.background_frac
     )
+    on_fabric = ev.cost.dp_comm
+    if float(fabric.max()) > 1.0:
+        inside, hops = fabric_shares(ev)
+        on_fabric += inside * plan.num_microbatches * float(rank_loads(ev)[0].max())
+        on_fabric += hops * ev.cost.pp_comm
     every = 1.0 if noise.planned_pauses else float(plan.devices)
     pause = 1.0 - (1.0 - 1.0 / noise.pause_every_steps) ** every
     normal = np.array([_Z.inv_cdf((k + 0.5) / POINTS) for k in range(POINTS)])
@@ -190,7 +195,7 @@ def step_law(ev: Evaluated, reliability: Reliability) -> StepLaw:
     seconds = (
         ev.cost.step
         + pipeline * stretch[:, :, None, None]
-        + ev.cost.dp_comm * (fabric - 1.0)[:, None]
+        + on_fabric * (fabric - 1.0)[:, None]
         + np.array([0.0, noise.pause_s])
     )
     stop = np.array([1.0 - pause, pause])

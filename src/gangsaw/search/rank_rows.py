@@ -28,6 +28,7 @@ from gangsaw.cost.step import (
     rank_profiles,
 )
 from gangsaw.cost.types import Array, LayerMem, Loads
+from gangsaw.search.collectives import collectives_of
 from gangsaw.search.estimate import Evaluated
 
 
@@ -57,3 +58,19 @@ def rank_loads(ev: Evaluated) -> tuple[Array, Array]:
     again = {"none": [], "selective": [R_SEL], "full": [R_FULL, TP_R, HOST_R]}[ev.plan.recompute]
     parts = [FWD, BWD, WGRAD, TP_F, TP_B, CP_F, CP_B, EP_F, EP_B, HOST_F, HOST_B, *again]
     return rows[:, parts].sum(axis=1), rows[:, RANKS]
+
+
+def fabric_shares(ev: Evaluated) -> tuple[float, float]:
+    """Share of a rank's operations that is exposed traffic outside the innermost domain, and 1.0
+    where hops between stages go there as well.
+
+    Tensor, context and expert groups that do not lie in one node; what is hidden now counts as
+    staying so.
+    """
+    inner = ev.job.cluster.tiers[0].name
+    rows = collectives_of(ev.job, ev.plan, ev.counts, ev.low)
+    outside = [r for r in rows if r.tier != inner]
+    exposed = sum(r.exposed_s_per_step for r in outside if r.axis in ("tp", "cp", "ep"))
+    busy = ev.plan.num_microbatches * float(rank_loads(ev)[0].max())
+    hops = float(any(r.axis == "pp" for r in outside))
+    return min(1.0, exposed / busy), hops

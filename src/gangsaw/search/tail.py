@@ -9,6 +9,7 @@ import numpy as np
 from gangsaw.cost.types import Array
 from gangsaw.errors import InputError
 from gangsaw.search.estimate import Evaluated
+from gangsaw.search.rank_rows import fabric_shares
 from gangsaw.search.tail_docs import PercentileDoc, StepTail
 from gangsaw.search.timeline import plan_schedule, stage_times, stage_transfers
 from gangsaw.simulate.noise import (
@@ -99,14 +100,16 @@ def step_graph(ev: Evaluated) -> Graph:
 def after_of(ev: Evaluated, pipeline_s: float) -> tuple[After, float]:
     """What a step has beside its pipeline, and a factor by which the pipeline meets the estimate.
 
-    The closed form's step is kept. Exposed data-parallel traffic is on the fabric wherever it
-    lies: what ZeRO 2 and 3 have of it inside the pipeline is taken out there.
+    The closed form's step is kept. Exposed traffic of other axes that leaves the innermost domain
+    is a share of every operation; hops between stages leave it likewise. Exposed data-parallel
+    traffic is on the fabric wherever it lies: what ZeRO 2 and 3 have of it inside the pipeline is
+    taken out there.
     """
     outside = max(0.0, ev.cost.step - pipeline_s)
     fabric = ev.cost.dp_comm
     after = min(outside, fabric)
     pipe = ev.cost.step - outside - (fabric - after)
-    return After(fabric, outside - after), pipe / pipeline_s
+    return After(fabric, outside - after, *fabric_shares(ev)), pipe / pipeline_s
 
 
 def tables_of(ev: Evaluated, day: Conditions, members: int, off: str = "") -> Tables:
@@ -206,13 +209,15 @@ def _added(
     members = coupled_members(ev.plan)
     pipeline = float(play_vector(graph, np.ones((graph.ranks, 1))).max())
     after, factor = after_of(ev, pipeline)
-    pace = float(paces.mean()) * float(tables_of(ev, day, members).operation.mean())
+    tables = tables_of(ev, day, members)
+    pace = float(paces.mean()) * float(tables.operation.mean())
     base = pipeline * factor
+    inside = base * pace * after.inside_frac * (float(tables.fabric.mean()) - 1.0)
     parts = {
         "lock-step groups": base * (pace - 1.0),
-        "pipeline": float(draws.mean_replica_s.mean()) - base * pace,
+        "pipeline": float(draws.mean_replica_s.mean()) - base * pace - inside,
         "data parallel": float((draws.slowest_replica_s - draws.mean_replica_s).mean()),
-        "fabric": float(draws.fabric_s.mean()) - after.fabric_s,
+        "fabric": float(draws.fabric_s.mean()) - after.fabric_s + inside,
     }
     # Tables are single precision: differences below that are nothing.
     return {k: v if abs(v) > 1e-6 * base else 0.0 for k, v in parts.items()}

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gangsaw.cost.types import Array
+from gangsaw.errors import InputError
 from gangsaw.read.reliability import load_reliability
 from gangsaw.search.estimate import Evaluated, evaluate
 from gangsaw.search.tail import Conditions, paces_of, tables_of
@@ -140,6 +141,56 @@ def mix_result(cases: Sequence[tuple[Job, Plan]], mix: JobMix, seed: int = 0) ->
         jobs=mix.jobs,
         seed=seed,
     )
+
+
+RULED_PARAMS = (6.5e9, 180e9)
+RULED_STATE_BYTES = 40e9
+"""Of an 80 GB device; the other half is for activations."""
+
+
+def ruled_cases() -> tuple[tuple[Job, Plan], ...]:
+    """Every dense model of the catalog in this range, cut by one rule; nothing is adjusted.
+
+    128, 512 or 1,024 A100 below 20, below 80 billion parameters and above. The first of TP 1, 2,
+    4, 8 and then PP 2, 4, 8, 16 with TP 8 that leaves 18 bytes a parameter below 40 GB a device
+    and equal layers a stage; 1F1B, 32 microbatches with a pipeline and 8 without. Models that no
+    such TP divides are left out.
+    """
+    from gangsaw.cost.legal import check_shapes
+    from gangsaw.read.clusters import load_cluster
+    from gangsaw.read.models import list_models, load_model
+    from gangsaw.read.stacks import load_stack
+    from gangsaw.spec.recipe import Recipe
+
+    cuts = [(1, 1), (2, 1), (4, 1), (8, 1), (8, 2), (8, 4), (8, 8), (8, 16)]
+    out = []
+    for name in list_models():
+        model = load_model(name)
+        size = float(model.params())
+        if not RULED_PARAMS[0] <= size <= RULED_PARAMS[1] or model.vision is not None:
+            continue
+        if any(kind.moe for kind in model.kinds):
+            continue
+        room = [
+            (tp, pp)
+            for tp, pp in cuts
+            if 18.0 * size / (tp * pp) <= RULED_STATE_BYTES and model.layers % pp == 0
+        ]
+        try:
+            check_shapes(model, Plan(tp=room[0][0]), 4096)
+        except (InputError, IndexError):
+            continue
+        tp, pp = room[0]
+        devices = 128 if size < 20e9 else 512 if size < 80e9 else 1024
+        dp, m = devices // (tp * pp), 32 if pp > 1 else 8
+        job = Job(
+            model=model,
+            recipe=Recipe(seq_len=4096, global_batch=dp * m),
+            cluster=load_cluster(f"a100-sxm-80g:{devices}"),
+            stack=load_stack("megatron-core-te"),
+        )
+        out.append((job, Plan(tp=tp, pp=pp, dp=dp, num_microbatches=m)))
+    return tuple(out)
 
 
 def survey_cases() -> tuple[tuple[Job, Plan], ...]:

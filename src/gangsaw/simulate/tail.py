@@ -179,10 +179,16 @@ class Tables(NamedTuple):
 
 
 class After(NamedTuple):
-    """Seconds of a step after the pipeline: on the fabric (factors apply), and the rest."""
+    """Seconds of a step after the pipeline: on the fabric (factors apply), and the rest.
+
+    `inside_frac` of every operation is traffic on the fabric as well, and so are the hops between
+    stages where `hops` is 1.
+    """
 
     fabric_s: float
     rest_s: float
+    inside_frac: float = 0.0
+    hops: float = 0.0
 
 
 @kernel
@@ -230,8 +236,13 @@ def draw_replica(g: Graph, tables: Tables, work: Work, state: np.uint64) -> np.u
 
 
 @kernel
-def play_replica(g: Graph, pace: Array, tables: Tables, work: Work, state: np.uint64) -> np.uint64:
-    """One pass of one replica over the graph, pace [ranks]; ends are in `work.free`."""
+def play_replica(
+    g: Graph, pace: Array, tables: Tables, work: Work, state: np.uint64, hop: float
+) -> np.uint64:
+    """One pass of one replica over the graph, pace [ranks]; ends are in `work.free`.
+
+    `hop`: factor on the seconds that a transfer occupies its link.
+    """
     free, link, ready, length = work.free, work.link, work.ready, work.length
     noisy = tables.operation[0] != tables.operation[-1]
     word = np.uint64(0)
@@ -259,7 +270,7 @@ def play_replica(g: Graph, pace: Array, tables: Tables, work: Work, state: np.ui
             if at < 0:
                 ready[2 * i + o] = end
             else:
-                done = max(end, link[at]) + g.occupies[o, i]
+                done = max(end, link[at]) + g.occupies[o, i] * hop
                 link[at] = done
                 ready[2 * i + o] = done + g.late[o, i]
                 if g.blocking:
@@ -280,18 +291,21 @@ def play_steps(
     work = Work(
         np.empty(g.ranks), np.empty(g.links), np.empty(2 * g.base.size), np.empty(g.microbatches)
     )
+    own_pace = np.empty(g.ranks)
     for step in range(out.shape[0]):
         own = mix(np.uint64(numbers.first + step))
         state = mix(np.uint64(numbers.seed) * np.uint64(GAMMA) + own)
         total = worst = 0.0
+        state += np.uint64(GAMMA)
+        slow = float(tables.fabric[mix(state) & np.uint64(0xFFFF)])
         for r in range(pace.shape[0]):
+            own_pace[:] = pace[r] * (1.0 + after.inside_frac * (slow - 1.0))
             state = draw_replica(g, tables, work, state)
-            state = play_replica(g, pace[r], tables, work, state)
+            state = play_replica(g, own_pace, tables, work, state, 1.0 + after.hops * (slow - 1.0))
             pipe = work.free.max()
             total += pipe
             worst = max(worst, pipe)
-        state += np.uint64(GAMMA)
-        fabric = after.fabric_s * tables.fabric[mix(state) & np.uint64(0xFFFF)]
+        fabric = after.fabric_s * slow
         out[step, 0] = worst + fabric + after.rest_s
         out[step, 1] = total / pace.shape[0]
         out[step, 2] = worst
