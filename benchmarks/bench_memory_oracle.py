@@ -82,6 +82,8 @@ def table(rows: list[dict[str, object]]) -> str:
         "Allocated bytes of one rank in forward and backward with AdamW state present, traced by",
         "torch's MemTracker on fake tensors (`benchmarks/bench_memory_oracle.py`), beside the",
         "prediction for the `torchtitan` stack. The optimizer's own temporaries are left out.",
+        "Embedding, layers and head are groups of their own, as torchtitan has them, and the norms",
+        "are its own.",
         "",
         "| case | rank | tokens | traced GiB | predicted GiB | error | predicted peak in |",
         "|---|---:|---:|---:|---:|---:|---|",

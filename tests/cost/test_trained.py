@@ -27,10 +27,11 @@ from gangsaw.spec.recipe import Recipe
 def test_memory_traffic_and_checkpoint_count_the_same(name, task):
     # torchtitan pads no vocabulary, so nothing but the model's own parameters is held.
     job = Job(
-        model=load_model(name), recipe=Recipe(seq_len=2048, global_batch=8, task=task),
+        model=load_model(name), recipe=Recipe(seq_len=2048, global_batch=32, task=task),
         cluster=load_cluster("h100-sxm:8"), stack=load_stack("torchtitan"),
     )  # fmt: skip
-    plan, layers = Plan(pp=4, dp=2, zero=0, num_microbatches=4), job.model.layers
+    # More microbatches than a rank holds: every gradient is there when the rank holds most.
+    plan, layers = Plan(pp=4, dp=2, zero=0, num_microbatches=16), job.model.layers
     counts = tuple(layers // 4 + (1 if i < layers % 4 else 0) for i in range(4))
     trained, _ = trained_params(job)
     low, state = lower(job), memory_state(plan, job.recipe)

@@ -20,6 +20,7 @@ import numpy as np
 from gangsaw.cost.in_flight import in_flight, weights_pending
 from gangsaw.cost.kinds import Kinds, kind_at
 from gangsaw.cost.memory_layers import end_memory, layer_memory
+from gangsaw.cost.memory_on_demand import Parts, Standing, on_demand_parts, pool_bytes, sums_whole
 from gangsaw.cost.types import (
     DUALPIPE,
     FULL,
@@ -239,6 +240,41 @@ def rank_memory(
 
 
 @kernel
+def standing_parts(
+    sums: Sums, load: Place, ends: EndMem, at: Standing, state: State, mem: StackMem
+) -> Parts:
+    """The peak where gradients stand in buffers of their own through the whole step.
+
+    The phases: each stands on top of state, and all but the last on top of activations.
+    """
+    buffers = standing_buffers(sums, at.end_params, at.trained, state, mem)
+    activations = at.activations
+    phase, top, logits = 3.0, sums.inner + sums.temp, 0.0
+    if load.head > 0.0:
+        extra = load.mtp * ends.logits_kept
+        if ends.loss_peak + extra > top:
+            phase, top = 1.0, ends.loss_peak + extra
+        if ends.head_backward + extra > top:
+            phase, top = 2.0, ends.head_backward + extra
+    if load.embedding > 0.0 and state.train_ends > 0.0:
+        # The dense gradient of the embedding appears when one microbatch has been freed.
+        late = ends.embedding_backward - min(at.one, activations)
+        if late > top:
+            phase, top = 4.0, late
+    step = mem.optimizer_step_bytes * at.stepped * (1.0 - state.offload_optimizer)
+    if step + mem.workspace_bytes > top + activations + buffers:
+        phase, top, activations, buffers = 5.0, step, 0.0, mem.workspace_bytes
+    if phase == 3.0:
+        activations += sums.inner
+        buffers += sums.temp
+    elif phase < 3.0:
+        logits = top
+    else:
+        buffers += top
+    return Parts(phase, at.grads, activations, logits, buffers)
+
+
+@kernel
 def rank_peak(sums: Sums, load: Place, ends: EndMem, state: State, mem: StackMem) -> RankMem:
     """Memory of one pipeline rank at its own peak, from the sums over its layers."""
     end_params = load.embedding * ends.embedding_params + load.head * ends.head_params
@@ -246,7 +282,6 @@ def rank_peak(sums: Sums, load: Place, ends: EndMem, state: State, mem: StackMem
     params, grads, optimizer, stepped = state_bytes(sums, end_params, state, mem)
     trained = sums.dense - sums.frozen_dense + sums.expert - sums.frozen_expert
     trained += end_params if state.train_ends > 0.0 else 0.0
-    buffers = standing_buffers(sums, end_params, trained, state, mem)
     host = optimizer * state.offload_optimizer
     optimizer += mem.unsharded_extra_bytes * trained - host
 
@@ -261,34 +296,20 @@ def rank_peak(sums: Sums, load: Place, ends: EndMem, state: State, mem: StackMem
     activations = held * one + pending * min(sums.waiting, one)
     host += activations * state.offload_activations
     activations *= 1.0 - state.offload_activations
-
-    # The phases: each stands on top of state, and all but the last on top of activations.
-    phase, top, logits = 3.0, sums.inner + sums.temp, 0.0
-    if load.head > 0.0:
-        extra = load.mtp * ends.logits_kept
-        if ends.loss_peak + extra > top:
-            phase, top = 1.0, ends.loss_peak + extra
-        if ends.head_backward + extra > top:
-            phase, top = 2.0, ends.head_backward + extra
-    if load.embedding > 0.0 and state.train_ends > 0.0:
-        # The dense gradient of the embedding appears when one microbatch has been freed.
-        late = ends.embedding_backward - min(one, activations)
-        if late > top:
-            phase, top = 4.0, late
-    step = mem.optimizer_step_bytes * stepped * (1.0 - state.offload_optimizer)
-    if step + mem.workspace_bytes > top + activations + buffers:
-        phase, top, activations, buffers = 5.0, step, 0.0, mem.workspace_bytes
-    if phase == 3.0:
-        activations += sums.inner
-        buffers += sums.temp
-    elif phase < 3.0:
-        logits = top
+    at = Standing(grads, stepped, trained, end_params, activations, one, held + pending)
+    apart = 0.0
+    if mem.grads_on_demand > 0.0:
+        parts = on_demand_parts(sums, load, ends, at, state, mem)
+        apart = pool_bytes(parts, at, state)
     else:
-        buffers += top
+        parts = standing_parts(sums, load, ends, at, state, mem)
+    phase, grads, activations, logits, buffers = parts
+    if mem.grads_on_demand > 0.0 and sums_whole(state) and phase < 5.0:
+        grads, buffers = 0.0, buffers + grads
     allocated = params + grads + optimizer + activations + logits + buffers
     # Fragments come from the sizes of one microbatch; the next one reuses its blocks.
     fragments = min(activations, one + sums.inner) + logits + buffers
-    reserved = allocated * mem.reserved_factor + mem.reserved_activation_frac * fragments
+    reserved = (allocated + apart) * mem.reserved_factor + mem.reserved_activation_frac * fragments
     if load.head + load.embedding > 0.0:
         reserved += mem.reserved_block_frac * ends.block
     return RankMem(
@@ -336,27 +357,32 @@ def plan_memory(
 
 
 @kernel
-def load_of(loads: Loads, group: int, state: State) -> RankLoad:
-    """One group of equal ranks as the load of its first rank.
+def rank_load(layers: Array, rank: float, embedding: float, heads: float, state: State) -> RankLoad:
+    """What a pipeline rank holds, from its stage's layers (K,) and ends.
 
     DualPipe holds a second stage on each rank, the mirrored one of the other direction: twice the
     layers, and both ends on the first and the last rank.
     """
-    heads = loads.heads[group]
-    embedding = loads.embedding[group]
-    layers = loads.layers[group]
     if state.schedule == DUALPIPE:
         layers = 2.0 * layers
         heads = max(heads, embedding)
         embedding = min(heads, 1.0)
     return RankLoad(
-        rank=loads.first[group],
+        rank=rank,
         ranks=state.pp,
         layers=layers,
         largest_chunk=layers,
         embedding=embedding,
         head=min(heads, 1.0),
         mtp=max(heads - 1.0, 0.0),
+    )
+
+
+@kernel
+def load_of(loads: Loads, group: int, state: State) -> RankLoad:
+    """One group of equal ranks as the load of its first rank."""
+    return rank_load(
+        loads.layers[group], loads.first[group], loads.embedding[group], loads.heads[group], state
     )
 
 

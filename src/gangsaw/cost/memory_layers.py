@@ -299,6 +299,12 @@ def end_memory(ends: Ends, cut: Cut, pp: float, mem: StackMem) -> EndMem:
     # The head's input gradient is whole on every rank, and under sequence parallelism so is the
     # input that was gathered again for the weight gradient.
     gathered = (2.0 if spread > 1.0 else 1.0) * cut.act_bytes * tokens * ends.hidden
+    grad, extra = mem.ends_grad_bytes * matrix, 0.0
+    if mem.embedding_grad_whole > 0.0:
+        # Each TP rank makes a partial sum over all rows, from output gradients gathered again.
+        extra = vocab * ends.hidden - matrix
+        grad += mem.ends_grad_bytes * extra
+        grad += cut.act_bytes * tokens * ends.hidden if spread > 1.0 else 0.0
     logit_bytes = mem.logit_bytes
     if cut.tp > 1.0 and mem.logit_bytes_tp > 0.0:
         logit_bytes = mem.logit_bytes_tp
@@ -309,9 +315,10 @@ def end_memory(ends: Ends, cut: Cut, pp: float, mem: StackMem) -> EndMem:
         head_kept=kept,
         loss_peak=logit_bytes * logits,
         head_backward=cut.act_bytes * logits + mem.ends_grad_bytes * matrix + gathered,
-        embedding_backward=mem.ends_grad_bytes * matrix,
+        embedding_backward=grad,
         logits_kept=min(logit_bytes, 4.0) * logits,
         block=mem.ends_grad_bytes * matrix,
         boundary=mem.pipe_buffer_bytes * tokens * ends.hidden / spread * scale if pp > 1.0 else 0.0,
         shared=head if ends.tied > 0.0 else 0.0,
+        embedding_extra=extra,
     )

@@ -173,6 +173,9 @@ class StackMem(NamedTuple):
     pipe_buffer_bytes: float
     logit_bytes_tp: float
     op_unused_bytes: float
+    grads_on_demand: float
+    embedding_grad_whole: float
+    receive_buffers: float
 
 
 class LayerMem(NamedTuple):
@@ -209,6 +212,7 @@ class EndMem(NamedTuple):
     block: float  # bytes of the dense gradient of one end, for fragmentation
     boundary: float  # stage output kept beside the layers, a microbatch in flight
     shared: float  # of head_params, those that an embedding on the same rank already holds
+    embedding_extra: float = 0.0  # elements of the embedding's gradient that TP does not cut
 
 
 class RankLoad(NamedTuple):

@@ -247,11 +247,26 @@ def cut_stage(
     stage = build_stage(spec, range(start, start + counts[index]), ends, opt, on_block)
     if tp is not None:
         _cut_ends(stage, tp, sequence)
-    if spec.tied and stage.first and stage.last:
+    both = spec.tied and stage.first and stage.last
+    if both:
         stage.output.weight = stage.tok_embeddings.weight  # type: ignore[union-attr]
     if sharded and any(True for _ in stage.parameters()):
+        if not both:
+            _shard_ends(stage, keep)
         fully_shard(stage, **keep)
     return stage
+
+
+def _shard_ends(stage: Stage, keep: dict[str, Any]) -> None:
+    """Embedding and head as groups of their own, as torchtitan groups them.
+
+    The head's weights stay gathered behind the forward: the backward begins with them. (A tied
+    head on the same stage shares the embedding's parameter, so both belong to one group.)
+    """
+    if stage.tok_embeddings is not None:
+        fully_shard(stage.tok_embeddings, **keep)
+    if stage.norm is not None and stage.output is not None:
+        fully_shard([stage.norm, stage.output], **{**keep, "reshard_after_forward": False})
 
 
 def _cut_ends(stage: Stage, tp: DeviceMesh, sequence: bool) -> None:

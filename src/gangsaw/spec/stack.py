@@ -77,6 +77,15 @@ class StackMemory(Document):
     op_unused_bytes: NonNegative = Field(
         2.0, description="a hidden element, products that op-level recompute keeps needlessly"
     )
+    grads_on_demand: bool = Field(
+        False, description="gradients are made in backward, none stand before it"
+    )
+    embedding_grad_whole: bool = Field(
+        False, description="TP does not cut the embedding's gradient until it is reduced"
+    )
+    receive_buffers: bool = Field(
+        False, description="a stage holds receive buffers for all microbatches of a step"
+    )
     notes: str = ""
 
 
