@@ -92,7 +92,7 @@ def test_megatron_core_refuses_what_the_rule_refuses(code):
     [{}, PP4, FULL, SELECTIVE, MOE, {"num_query_groups": 2, "tensor_model_parallel_size": 4}],
 )
 def test_megatron_core_takes_what_no_rule_refuses(settings):
-    # Fewer key-value heads than TP ranks is refused up to core_r0.14 only (MLM019).
+    # Fewer key-value heads than TP ranks is refused up to core_r0.15 only (MLM019).
     config.TransformerConfig(**{**BASE, **settings})
 
 

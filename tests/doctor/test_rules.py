@@ -275,6 +275,7 @@ CASES = {
     "TT004": (titan(parallelism__tensor_parallel_degree=3), titan()),
     "TT005": (titan(name="qwen3", flavor="30B-A3B", parallelism__expert_parallel_degree=8, parallelism__expert_tensor_parallel_degree=4), titan(name="qwen3", flavor="30B-A3B", parallelism__expert_parallel_degree=8, parallelism__expert_tensor_parallel_degree=2)),
     "TT006": (titan(name="qwen3", flavor="30B-A3B", parallelism__expert_parallel_degree=32), titan(name="qwen3", flavor="30B-A3B", parallelism__expert_parallel_degree=16)),
+    "TT029": (titan(name="qwen3", flavor="30B-A3B", parallelism__expert_parallel_degree=32), titan(name="qwen3", flavor="30B-A3B", parallelism__expert_parallel_degree=16)),
     "TT007": (titan(name="qwen3", flavor="30B-A3B", parallelism__expert_parallel_degree=16, parallelism__expert_tensor_parallel_degree=2), titan(name="qwen3", flavor="30B-A3B", parallelism__expert_parallel_degree=8, parallelism__expert_tensor_parallel_degree=2)),
     "TT008": (titan(name="qwen3", flavor="30B-A3B", parallelism__expert_parallel_degree=12), titan(name="qwen3", flavor="30B-A3B", parallelism__expert_parallel_degree=8)),
     "TT009": (titan(parallelism__context_parallel_degree=2, training__seq_len=8190), titan(parallelism__context_parallel_degree=2)),
@@ -405,6 +406,9 @@ ON_CLUSTER = {
     "WS027": ((megatron(nodes=1, tensor_model_parallel_size=1, sequence_parallel=NO, pipeline_model_parallel_size=8, num_layers=24, hidden_size=2048, ffn_hidden_size=8192, num_attention_heads=16, num_query_groups=16, vocab_size=50304), "h100-sxm:8"), (megatron(), "h100-sxm:32")),
 }  # fmt: skip
 OLD = {
+    "MLM026": "core_r0.16", "MLM028": "core_r0.16", "MLM050": "core_r0.17",
+    "MLM051": "core_r0.17", "TT005": "v0.2.2", "TT006": "v0.2.2", "TT007": "v0.2.2",
+    "TT022": "v0.2.2", "TT012": "v0.0.2",
     "MLM015": "core_r0.7", "MLM019": "core_r0.12", "WM022": "core_r0.3",
     "DS010": "0.18", "DS011": "0.18", "DS013": "0.17", "DS015": "0.18",
 }  # fmt: skip

@@ -222,7 +222,7 @@ def expert_degrees_of_torchtitan():
     assert "TT008" in codes(wrong)
     split = titan(**base, parallelism__expert_parallel_degree=32, parallelism__tensor_parallel_degree=2,
                   parallelism__pipeline_parallel_degree=4)  # fmt: skip
-    assert "TT006" in codes(split)
+    assert "TT029" in codes(split)
     return codes(wrong)["TT008"].message
 
 

@@ -79,7 +79,7 @@ def bad_choice(stated: Iterable[Stated], version: str) -> BadChoice | None:
         if not legal:
             continue
         for value in values:
-            if isinstance(value, (str, int)) and not isinstance(value, bool):
-                if str(value) not in legal:
-                    return BadChoice(flag, str(value), list(legal))
+            plain = isinstance(value, (str, int)) and not isinstance(value, bool)
+            if plain and str(value) not in legal:
+                return BadChoice(flag, str(value), list(legal))
     return None
