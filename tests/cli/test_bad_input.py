@@ -49,6 +49,8 @@ CASES = [
     ((*DENSE, "--precision", "bf15"), ["bf15", "bf16", "fp8"]),
     ((*DENSE, "--task", "pretraining"), ["pretraining", "pretrain", "sft"]),
     ((*DENSE, "--schedule", "2f2b"), ["2f2b", "1f1b", "gpipe"]),
+    ((*DENSE, "--schedule", "PipeDream-2BW"), ["another training", "old weights", "1f1b"]),
+    (("plan", M, C, *R, "--objective", "luck"), ["luck", "predictability", "expected"]),
     ((*DENSE, "--recompute", "some"), ["some", "selective", "full:N"]),
     ((*DENSE, "--recompute", "full:0"), ["full:0", "1 to", "full:N"]),
     ((*DENSE, "--recompute", "none:3"), ["none:3", "full:N"]),

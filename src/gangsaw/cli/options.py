@@ -40,6 +40,8 @@ SCHEDULE_ALIASES = {
     "dualpipev": "dualpipe-v",
     "one_f_one_b": "1f1b",
 }
+STALE = ("pipedream", "pipedream-2bw", "pipemare", "async", "local-sgd", "diloco")
+"""Schemes that avoid waiting by training on old weights."""
 _FILE_KEYS = (
     *DEGREES, "num_microbatches", "schedule", "recompute", "recompute_layers", "zero",
     "shard_group", "sequence_parallel", "offload_optimizer", "offload_activations", "offload",
@@ -203,6 +205,11 @@ def _schedule(flag: str, text: str, own: bool, fields: dict[str, object]) -> str
         fields.setdefault("pp", stated.pp)
         fields.setdefault("vpp", stated.vpp)
         return stated.name
+    if name in STALE:
+        raise InputError(
+            f"{flag} {text!r} computes gradients on old weights: another training, not another"
+            f" schedule of this one. Legal: {', '.join(SCHEDULES)}"
+        )
     return values.choice(flag, SCHEDULE_ALIASES.get(name, name), SCHEDULES)
 
 

@@ -130,7 +130,9 @@ class PlanResult(Document):
         " asked for, or no progress",
     )
     expected_usd_per_million_tokens: float | None = None
-    p95_over_p50: float | None = Field(None, description="of the step, stragglers only")
+    p95_over_p50: float | None = Field(
+        None, description="of the step, stragglers only; by laws, nothing is drawn"
+    )
     goodput_frac: float | None = Field(
         None, description="of the wall time, not lost to checkpoints and failures"
     )
