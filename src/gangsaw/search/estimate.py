@@ -24,6 +24,7 @@ from gangsaw.cost.memory_doc import memory_doc, memory_state
 from gangsaw.cost.mixture import quantile
 from gangsaw.cost.types import StepCost
 from gangsaw.search.collectives import collectives_of
+from gangsaw.search.on_site import plain_low
 from gangsaw.search.unnamed import members_note, members_of
 from gangsaw.spec.job import Job
 from gangsaw.spec.plan import OWN_FILES, Plan
@@ -51,7 +52,8 @@ def counts_of(job: Job, plan: Plan) -> tuple[int, ...]:
 def evaluate(job: Job, plan: Plan, low: Lowered | None = None) -> Evaluated:
     """Seconds of one step of a legal plan; InputError names the rule that a plan breaks."""
     check_plan(job, plan)
-    low = low or lower(job)
+    # A site's steps are corrections of the general fit: that is what they are applied to.
+    low = plain_low(job) if job.site is not None else low or lower(job)
     counts = counts_of(job, plan)
     cost = plan_step(
         low.kinds, low.ends, loads_of(job.model, plan, counts), cut_of(plan, job.recipe),

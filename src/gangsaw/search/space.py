@@ -40,6 +40,7 @@ from gangsaw.search.blocks import (
     shard_groups,
 )
 from gangsaw.search.inner import EVERY, NO, SMALLEST, TIERS, Found, Machine, Space, decode
+from gangsaw.search.on_site import lower_on_site
 from gangsaw.spec import ModelSpec, Plan
 from gangsaw.spec.job import Job
 from gangsaw.spec.plan import SCHEDULES
@@ -295,7 +296,7 @@ def search_all(
     job: Job, fixed: Mapping[str, object], breadth: Breadth, headroom_frac: float = 0.0
 ) -> Searched:
     """Evaluate the plans of a job's devices: time and memory of each."""
-    low = lower(job)
+    low, shared = lower_on_site(job)
     blocks = blocks_of(job, fixed)
     space = space_of(job, breadth, fixed)
     base, state = cut_of(Plan(), job.recipe), memory_state(Plan(), job.recipe)
@@ -326,8 +327,10 @@ def search_all(
         )  # fmt: skip
         # With everything kept, place 0 is a copy.
         first = 0 if math.isfinite(found.peak[0]) and math.isfinite(breadth.keep) else 1
+    step_s = found.step_s[first:done]
     kept = Found(
-        found.codes[first:done], found.owner[first:done], found.step_s[first:done],
+        found.codes[first:done], found.owner[first:done],
+        step_s if shared == 1.0 else step_s * np.float32(shared),
         found.peak[first:done], found.tally,
     )  # fmt: skip
     return Searched(job, low, blocks, kept, space, orders_of(fixed))
