@@ -62,6 +62,48 @@ def test_a_wrong_row_is_named():
     assert calibrate(rows).bad == (rows[2]["id"],)
 
 
+def test_a_swapped_column_is_told_from_a_checkpoint_and_from_another_unit():
+    rows = load_shipped("zerobubble2")[:6]
+    taken = rows[2]["measured"]["step_time_s"]
+    odd = {
+        "it is the row's plan.gbs": rows[2]["plan"]["gbs"],
+        "in milliseconds?": 1e3 * taken,
+        "a checkpoint, an evaluation": 1.6 * taken,
+        "another column or another unit": 37.3 * taken,
+        "too fast for that plan": 0.55 * taken,
+    }
+    for said, value in odd.items():
+        wrong = {**rows[2], "measured": {**rows[2]["measured"], "step_time_s": value}}
+        found = calibrate([*rows[:2], wrong, *rows[3:]])
+        (one,) = found.wrong
+        assert (one.id, one.measured_s) == (rows[2]["id"], value)
+        assert one.expected_s == pytest.approx(taken, rel=0.1)
+        assert said in one.said
+        assert found.bad == (one.id,)
+
+
+def test_a_wrong_row_hardly_moves_the_others():
+    """Swallowed it would move all plans; named it counts for little."""
+    rows = load_shipped("zerobubble2")[:10]
+    spoiled = [*rows[:4], slow([rows[4]], 3.0)[0], *rows[5:]]
+    plan = Plan(pp=8, dp=1, mbs=1, num_microbatches=16)
+    work = Job(
+        model=load_model("llama-3.1-8b"), cluster=load_cluster("a100-sxm-80g:8"),
+        recipe=Recipe(seq_len=1024, global_batch=16), stack=load_stack("zero-bubble"),
+    )  # fmt: skip
+    clean, after = (estimate(with_site(work, calibrate(r).site), plan) for r in (rows, spoiled))
+    assert after.step_time_s == pytest.approx(clean.step_time_s, rel=0.02)
+
+
+def test_measured_plans_are_not_suggested_again():
+    rows = load_shipped("simumax-b200")
+    first = suggest(rows, 3).suggested
+    half = [r if str(r["id"]) == first[0].id else {**r, "measured": {}} for r in rows]
+    then = suggest(half, 2).suggested
+    assert [s.id for s in then] == [s.id for s in first[1:]]
+    assert then[0].width_before_frac == pytest.approx(first[0].width_after_frac)
+
+
 def test_suggestions_do_not_look_at_measurements():
     rows = load_shipped("simumax-b200")
     blind = [{**r, "measured": {}} for r in rows]

@@ -100,7 +100,11 @@ def _lines(result: CalibrateResult) -> list[str]:
                 f" k={doc.gemm.gemm_k0:.0f}, {doc.gemm.points} points,"
                 f" error {100 * doc.gemm.error_frac:.1f} %"
             )
-    out += [f"likely wrong, measure again: {name}" for name in result.bad]
+    out += [
+        f"likely wrong, measure again: {w.id}: {w.measured_s:.4g} s, expected {w.expected_s:.3g} s;"
+        f" {w.said}"
+        for w in result.wrong
+    ]
     if result.site is not None:
         out += [f"note: {note}" for note in result.site.notes]
     out += [f"skipped {why}" for why in result.skipped]

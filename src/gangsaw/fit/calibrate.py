@@ -38,11 +38,21 @@ class Suggestion(Document):
     width_after_frac: float
 
 
+class WrongRow(Document):
+    """A measurement that the others contradict, and what it may be."""
+
+    id: str
+    measured_s: float
+    expected_s: float = Field(description="by the other rows; of a lone row the plain prediction")
+    said: str
+
+
 class CalibrateResult(Document):
     """What `calibrate --json` prints."""
 
     site: SiteDoc | None = None
     bad: tuple[str, ...] = ()
+    wrong: tuple[WrongRow, ...] = Field((), description="the same rows, with what is odd")
     said: tuple[str, ...] = ()
     suggested: tuple[Suggestion, ...] = ()
     skipped: tuple[str, ...] = ()
@@ -136,30 +146,77 @@ def calibrate(rows: Sequence[Row], gemm: SiteGemm | None = None) -> CalibrateRes
         interval_after_frac=width(views, site),
         notes=tuple(notes),
     )
-    return CalibrateResult(site=doc, bad=bad, said=sentences(learned), skipped=skipped)
+    odd = tuple(wrong_row(own, i) for i, r in enumerate(kept) if r.bad_prob > BAD)
+    return CalibrateResult(site=doc, bad=bad, wrong=odd, said=sentences(learned), skipped=skipped)
+
+
+def wrong_row(own: Sequence[Judged], at: int) -> WrongRow:
+    """What is odd about row `at`, against what the others say of its plan."""
+    item, rest = own[at], [i for k, i in enumerate(own) if k != at]
+    if item.view is None or item.obs is None or item.obs.step_s is None:
+        raise ValueError("a row without a time cannot be wrong")
+    shift, _ = site_of(rest).predict([item.view])
+    expected = math.exp(item.view.log_s + float(shift[0]))
+    return WrongRow(
+        id=item.obs.id,
+        measured_s=item.obs.step_s,
+        expected_s=expected,
+        said=what_is_odd(item.row, item.obs.step_s, item.obs.step_s / expected),
+    )
+
+
+SWAPPED = 3.0
+"""A step so many times as long as expected is hardly a step with a checkpoint in it."""
+
+
+def what_is_odd(row: Row, measured_s: float, ratio: float) -> str:
+    """A guess in a few words: another column of the row, another unit, work beside the step."""
+    for part in ("measured", "plan", "model", "hardware"):
+        table = row.get(part)
+        for key, value in table.items() if isinstance(table, dict) else ():
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if number and key != "step_time_s" and math.isclose(value, measured_s, rel_tol=1e-6):
+                return f"it is the row's {part}.{key}: a swapped column?"
+    if math.isclose(ratio, 1e3, rel_tol=0.5):
+        return "a thousand times too long: in milliseconds?"
+    if ratio >= SWAPPED or ratio <= 1.0 / SWAPPED:
+        return "no step of that plan: another column or another unit?"
+    if ratio > 1.0:
+        return "a checkpoint, an evaluation or the first steps in it?"
+    return "too fast for that plan: another plan, or fewer microbatches?"
 
 
 def suggest(rows: Sequence[Row], count: int) -> CalibrateResult:
-    """The plans to measure for the sake of all of `rows`; no measurement is looked at."""
+    """The plans to measure for the sake of all of `rows`; no measurement is looked at.
+
+    Rows with a time beside rows without one are measured already: they are not named again.
+    """
     items = [i for i in judge(rows) if i.view is not None]
     views = [i.view for i in items if i.view is not None]
     if not views:
         raise InputError("no row states a plan that can be predicted")
-    chosen = greedy(views, views, count)
-    out, widths = [], load_widths()
-    for rank, index in enumerate(chosen):
-        before = Site(tuple(views[i] for i in chosen[:rank]), (0.0,) * rank, (), widths, False)
-        after = Site(
-            tuple(views[i] for i in chosen[: rank + 1]), (0.0,) * (rank + 1), (), widths, False
-        )
-        out.append(
-            Suggestion(
-                id=str(items[index].row.get("id")),
-                width_before_frac=width(views, before),
-                width_after_frac=width(views, after),
-            )
-        )
+    open_rows = [i for i, item in enumerate(items) if not item.times]
+    if not open_rows or len(open_rows) == len(items):
+        open_rows, known = list(range(len(items))), []
+    else:
+        known = [views[i] for i, item in enumerate(items) if item.times]
+    chosen = [
+        open_rows[i] for i in greedy([views[i] for i in open_rows], views, count, known=known)
+    ]
+    out, seen = [], list(known)
+    before = _spread(views, seen)
+    for index in chosen:
+        seen.append(views[index])
+        after = _spread(views, seen)
+        name = str(items[index].row.get("id"))
+        out.append(Suggestion(id=name, width_before_frac=before, width_after_frac=after))
+        before = after
     return CalibrateResult(suggested=tuple(out))
+
+
+def _spread(views: Sequence[View], seen: Sequence[View]) -> float:
+    """Mean width of the intervals of plans once some are measured, whatever they show."""
+    return width(views, Site(tuple(seen), (0.0,) * len(seen), (), load_widths(), False))
 
 
 def gemm_of(path: Path, device: str) -> SiteGemm:

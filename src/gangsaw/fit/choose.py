@@ -16,12 +16,23 @@ from gangsaw.cost.types import Array
 
 
 def greedy(
-    candidates: Sequence[View], targets: Sequence[View], count: int, widths: Widths | None = None
+    candidates: Sequence[View],
+    targets: Sequence[View],
+    count: int,
+    widths: Widths | None = None,
+    known: Sequence[View] = (),
 ) -> list[int]:
-    """Indices of up to `count` candidates to measure for the sake of `targets`, best first."""
+    """Indices of up to `count` candidates to measure for the sake of `targets`, best first.
+
+    `known`: plans that are measured already.
+    """
     w = widths or load_widths()
     every = [*candidates, *targets]
     c = covariance(every, every, w)
+    if known:
+        cross = covariance(every, known, w)
+        seen = covariance(known, known, w) + np.diag([noise_sd(v, w) ** 2 for v in known])
+        c = c - cross @ np.linalg.solve(seen, cross.T)
     noise = np.array([noise_sd(v, w) ** 2 for v in candidates])
     n = len(candidates)
     chosen: list[int] = []
