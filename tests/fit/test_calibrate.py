@@ -1,6 +1,7 @@
 """From measured steps to a site file and back, and the machine's own matrix products."""
 
 import json
+import math
 
 import pytest
 
@@ -8,9 +9,17 @@ from gangsaw.cli.main import run
 from gangsaw.cost.gemm import gemm_s
 from gangsaw.cost.lower_cluster import device_of
 from gangsaw.errors import InputError
-from gangsaw.fit.calibrate import calibrate, read_site, suggest, toml_of_site, with_site
+from gangsaw.fit.calibrate import (
+    calibrate,
+    gemm_of,
+    read_site,
+    suggest,
+    toml_of_site,
+    with_site,
+)
 from gangsaw.fit.rows import load_shipped
 from gangsaw.fit.sweep import Point, fit_sweep, read_sweep
+from gangsaw.fit.validate import judge
 from gangsaw.read.clusters import cluster_of, load_cluster
 from gangsaw.read.models import load_model
 from gangsaw.read.stacks import load_stack
@@ -132,6 +141,51 @@ def test_sweep_finds_the_curve_it_was_made_from(tmp_path):
     assert found.gemm_k0 == pytest.approx(40.0, rel=0.3)
     assert found.error_frac < 0.01
     assert found.points == len(shapes)
+
+
+def sweep_at(share, tmp_path):
+    """A pasted sweep of an H100 whose products run at `share` of the catalog's rate."""
+    device = device_of(cluster_of("h100-sxm", 8), "bf16")
+    slower = device._replace(gemm_frac=share * device.gemm_frac)
+    shapes = [(m, n, k) for m in (2048, 8192) for n in (4096, 14336) for k in (512, 4096, 16384)]
+    lines = [f"{m},{n},{k},{1e3 * gemm_s(m, n, k, False, slower)}" for m, n, k in shapes]
+    path = tmp_path / "sweep.csv"
+    path.write_text("\n".join(["m,n,k,ms", *lines]))
+    return path
+
+
+ON_H100 = ["llama-3.1-8b", "h100-sxm:8", "--seq-len", "4096", "--global-batch", "64", "--tp", "2",
+           "--stack", "megatron-core-te", "--json"]  # fmt: skip
+
+
+def test_a_sweep_alone_makes_a_site_slower_and_surer(tmp_path):
+    path, site = sweep_at(0.8, tmp_path), tmp_path / "site.toml"
+    words = ["calibrate", "--gemm-sweep", str(path), "--cluster", "h100-sxm:8", "-o", str(site)]
+    code, out, err = run(words)
+    assert (code, err) == (0, "")
+    assert "matrix products: " in out
+    plain, own = (
+        json.loads(run(["estimate", *ON_H100, *more]).out) for more in ([], ["--site", str(site)])
+    )
+    assert 1.1 < own["step_time_s"] / plain["step_time_s"] < 1.25
+    spread = [e["step_time_hi_s"] / e["step_time_lo_s"] for e in (plain, own)]
+    assert spread[1] < spread[0]
+    # Nothing was said about memory.
+    assert own["memory"]["peak_hi_bytes"] == pytest.approx(plain["memory"]["peak_hi_bytes"])
+
+
+def test_a_sweep_that_explains_the_runs_is_not_counted_twice(tmp_path):
+    """Runs of a machine with slow products: with its sweep they hold nothing more to learn."""
+    gemm = gemm_of(sweep_at(0.8, tmp_path), "h100-sxm")
+    rows = [r for r in load_shipped("dgxc") if r["hardware"]["device"] == "h100-sxm"][:40:8]
+    as_swept = [
+        {**r, "measured": {"step_time_s": math.exp(item.view.log_s)}}
+        for r, item in zip(rows, judge(rows, gemm=gemm), strict=True)
+    ]
+    found = calibrate(as_swept, gemm)
+    assert all(abs(e.change_frac) < 0.005 for e in found.site.learned)
+    without = calibrate(as_swept)
+    assert max(abs(e.change_frac) for e in without.site.learned) > 0.02
 
 
 def test_table_with_commas(tmp_path):

@@ -33,10 +33,14 @@ def command(args: SiteFlags, layer: LayerFlags, output: OutputFlags) -> None:
         layer_command(args, layer, output, path)
         return
     given = [name for name, value in vars(layer).items() if value is not None]
+    if args.file is None and args.gemm_sweep is not None and given == ["cluster"]:
+        _products_alone(args, str(layer.cluster), path, output)
+        return
     if args.file is None or given:
         what = f"--{given[0].replace('_', '-')} belongs to --layer-trace" if given else "no file"
         raise InputError(
-            f"{what}. Legal: gangsaw calibrate RUNS.jsonl, or --layer-trace FILE --model MODEL"
+            f"{what}. Legal: gangsaw calibrate RUNS.jsonl, or --gemm-sweep FILE --cluster CLUSTER,"
+            " or --layer-trace FILE --model MODEL"
         )
     if args.suggest is not None and (path is not None or args.gemm_sweep is not None):
         raise InputError(
@@ -50,11 +54,27 @@ def command(args: SiteFlags, layer: LayerFlags, output: OutputFlags) -> None:
     else:
         result = calibrate.calibrate(rows, _gemm(args.gemm_sweep, rows))
         result = _written(result, path)
+    _show(result, output)
+
+
+def _show(result: CalibrateResult, output: OutputFlags) -> None:
     if output.json:
         screen.write_json(result)
         return
     for line in _lines(result):
         screen.emit(f"{line}\n")
+
+
+def _products_alone(args: SiteFlags, cluster: str, path: Path | None, output: OutputFlags) -> None:
+    """A site of the machine's own matrix products, no step measured yet."""
+    from pathlib import Path
+
+    from gangsaw.fit import calibrate
+    from gangsaw.read.clusters import load_cluster
+
+    device = load_cluster(cluster).device.name
+    gemm = calibrate.gemm_of(Path(str(args.gemm_sweep)), device)
+    _show(_written(calibrate.calibrate_products(gemm, device), path), output)
 
 
 def _gemm(name: str | None, rows: list[dict[str, Any]]) -> SiteGemm | None:
@@ -90,10 +110,12 @@ def _lines(result: CalibrateResult) -> list[str]:
     ]
     if result.site is not None:
         doc = result.site
-        out.append(f"{len(doc.rows)} rows of stack {doc.stack} on {doc.device}")
+        if doc.rows:
+            out.append(f"{len(doc.rows)} rows of stack {doc.stack} on {doc.device}")
         out += [f"your runs say: {line}" for line in result.said]
-        before, after = doc.interval_before_frac or 0.0, doc.interval_after_frac or 0.0
-        out.append(f"mean 80 % width {100 * before:.0f} % -> {100 * after:.0f} %")
+        before, after = doc.interval_before_frac, doc.interval_after_frac
+        if before is not None and after is not None:
+            out.append(f"mean 80 % width {100 * before:.0f} % -> {100 * after:.0f} %")
         if doc.gemm is not None:
             out.append(
                 f"matrix products: {100 * doc.gemm.gemm_frac:.0f} % of peak, half rate at"

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import resources
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from gangsaw.cost.fitted import ENTRIES
 from gangsaw.cost.sensitivity import step_sensitivity
 from gangsaw.cost.types import Array
 from gangsaw.errors import InputError
-from gangsaw.spec.site import SiteDoc
+from gangsaw.spec.site import SiteDoc, SiteGemm
 
 QUANTILE_80 = 1.2816
 EFFECTS: dict[str, tuple[str, ...]] = {
@@ -117,6 +117,20 @@ def load_widths() -> Widths:
     )  # fmt: skip
 
 
+TRAINED_SD = 0.03
+"""Deviation of a machine's products in training from its own sweep: prior of the `gemm` factor."""
+SWEPT_K0_SD = 0.1
+
+
+def swept(w: Widths, gemm: SiteGemm | None) -> Widths:
+    """Widths of a machine whose own matrix products were timed: little is left to doubt in them."""
+    if gemm is None:
+        return w
+    left = {"gemm": math.hypot(TRAINED_SD, gemm.error_frac), "k0": SWEPT_K0_SD}
+    tau = tuple(min(t, left.get(n, t)) for n, t in zip(NAMES, w.tau, strict=True))
+    return replace(w, tau=tau)
+
+
 class View(NamedTuple):
     """One plan as the doubt sees it."""
 
@@ -200,7 +214,8 @@ class Site:
                 f" {PLACES} places here. Legal: make it again with gangsaw calibrate"
             )
         residuals = tuple(math.log(r.measured_s / r.predicted_s) for r in doc.rows)
-        return cls(views, residuals, tuple(r.id for r in doc.rows))
+        widths = swept(load_widths(), doc.gemm)
+        return cls(views, residuals, tuple(r.id for r in doc.rows), widths)
 
     def _subsets(self) -> list[tuple[tuple[int, ...], float, Array, float]]:
         """Sets of rows taken as bad: members, weight, inverse covariance, quadratic form."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from pydantic import Field
 
-from gangsaw.cost.doubt import MEANING, Site, View, load_widths, predict_interval
+from gangsaw.cost.doubt import MEANING, Site, View, load_widths, predict_interval, swept
 from gangsaw.cost.lower_cluster import device_of
 from gangsaw.errors import InputError
 from gangsaw.fit.choose import greedy
@@ -114,8 +115,11 @@ def site_rows(site: Site, items: Sequence[Judged]) -> tuple[SiteRow, ...]:
 
 
 def calibrate(rows: Sequence[Row], gemm: SiteGemm | None = None) -> CalibrateResult:
-    """Learn a site from measured rows. InputError where none of them can be used."""
-    items = judge(rows)
+    """Learn a site from measured rows. InputError where none of them can be used.
+
+    With the machine's own products the rows are predicted by these, and teach what is left.
+    """
+    items = judge(rows, gemm=gemm)
     own = usable(items)
     skipped = tuple(
         f"{i.row.get('id')}: {i.skipped or 'no measured step time'}" for i in items if i not in own
@@ -123,10 +127,12 @@ def calibrate(rows: Sequence[Row], gemm: SiteGemm | None = None) -> CalibrateRes
     if not own:
         why = skipped[0] if skipped else "no rows"
         raise InputError(f"no row can be used to calibrate ({why}). Legal: rows with step_time_s")
-    site = site_of(own)
+    site = replace(site_of(own), widths=swept(load_widths(), gemm))
     views = [item.view for item in own if item.view is not None]
     learned = effects(site)
-    offset = learn_offset([(i.memory, measured_bytes(i.row), i.oom) for i in items if i.memory])
+    peaks = [(i.memory, measured_bytes(i.row), i.oom) for i in items if i.memory]
+    peaks = [p for p in peaks if p[1] is not None or p[2] is not None]
+    offset = learn_offset(peaks)
     kept = site_rows(site, own)
     bad = tuple(r.id for r in kept if r.bad_prob > BAD)
     stacks = Counter(i.obs.reading.stack for i in own if i.obs)
@@ -140,7 +146,7 @@ def calibrate(rows: Sequence[Row], gemm: SiteGemm | None = None) -> CalibrateRes
         rows=kept,
         learned=learned,
         memory_offset=offset.mean,
-        memory_sd=offset.sd,
+        memory_sd=offset.sd if peaks else UNTOLD_SD,
         gemm=gemm,
         interval_before_frac=width(views, Site()),
         interval_after_frac=width(views, site),
@@ -148,6 +154,16 @@ def calibrate(rows: Sequence[Row], gemm: SiteGemm | None = None) -> CalibrateRes
     )
     odd = tuple(wrong_row(own, i) for i, r in enumerate(kept) if r.bad_prob > BAD)
     return CalibrateResult(site=doc, bad=bad, wrong=odd, said=sentences(learned), skipped=skipped)
+
+
+UNTOLD_SD = 1.0
+"""Doubt of an offset of memory that no row tells: the stack's own doubt is less and stays."""
+
+
+def calibrate_products(gemm: SiteGemm, device: str) -> CalibrateResult:
+    """A site of the machine's own matrix products alone."""
+    doc = SiteDoc(device=device, gemm=gemm, memory_sd=UNTOLD_SD)
+    return CalibrateResult(site=doc)
 
 
 def wrong_row(own: Sequence[Judged], at: int) -> WrongRow:

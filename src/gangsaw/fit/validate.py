@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import mean, median
 from typing import Any
 
@@ -18,7 +18,8 @@ from gangsaw.fit.memory_rows import Offset, RowMemory, learn_offset, measured_by
 from gangsaw.fit.observe import Observation, measured_of, observe
 from gangsaw.fit.outcome import SourceSummary, ValidateResult, ValidateRow
 from gangsaw.fit.release import view_of_row
-from gangsaw.fit.rows import Row, read_row, source_of
+from gangsaw.fit.rows import Reading, Row, read_row, source_of
+from gangsaw.spec.site import SiteDoc, SiteGemm
 
 UNREADABLE = (InputError, ValueError, TypeError, LookupError, ArithmeticError)
 """What a row with absurd numbers runs into: it is skipped with the reason."""
@@ -49,7 +50,22 @@ class Judged:
         return self.obs is not None and self.obs.step_s is not None and not self.oom
 
 
-def judge(rows: Sequence[Row], values: Mapping[str, float] | None = None) -> list[Judged]:
+def on_machine(reading: Reading, gemm: SiteGemm | None) -> Reading:
+    """The reading on a machine whose own matrix products are known."""
+    if gemm is None:
+        return reading
+    site = SiteDoc(gemm=gemm)
+    return replace(
+        reading,
+        candidates=tuple(
+            replace(c, job=c.job.model_copy(update={"site": site})) for c in reading.candidates
+        ),
+    )
+
+
+def judge(
+    rows: Sequence[Row], values: Mapping[str, float] | None = None, gemm: SiteGemm | None = None
+) -> list[Judged]:
     """Rows with their physical prediction and memory; unreadable ones say why."""
     values = load_fitted() if values is None else values
     out = []
@@ -59,7 +75,7 @@ def judge(rows: Sequence[Row], values: Mapping[str, float] | None = None) -> lis
         item.skipped = reading.skipped
         if reading.skipped is None:
             try:
-                item.obs = observe(reading)
+                item.obs = observe(on_machine(reading, gemm))
                 item.view = view_of_row(item.obs, values, len(rows))
                 item.memory = row_memory(reading)
                 if not math.isfinite(item.view.log_s):
