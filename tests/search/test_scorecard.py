@@ -206,6 +206,13 @@ def test_grades_follow_the_numbers_and_differences_are_explained():
                 assert cell.why
 
 
+def test_without_power_of_a_node_energy_has_no_number():
+    card = scorecard(JOB, BOOK, MONEY, None)
+    cells = card.rows["energy and PUE"].values()
+    assert all(c.value is None and "no rated power" in c.derivation for c in cells)
+    assert scorecard_html(card)
+
+
 def test_parts_are_counted():
     assert complexity(Plan(dp=8, zero=3))[0] == 2  # one group, one cut of the checkpoint
     assert complexity(Plan(dp=8, zero=0))[0] == 1

@@ -73,14 +73,38 @@ def test_asynchronous_saves_end_before_the_next_one():
 def test_site_from_the_book_and_what_has_no_figure():
     answer = site_answer(CASE, BOOK)
     assert answer.floor.nodes == 32 and answer.fabric.host_links == 256
-    assert answer.cap.usd_per_million_tokens <= answer.uncapped.usd_per_million_tokens
+    caps = answer.caps
+    assert caps.cheapest.usd_per_million_tokens <= caps.uncapped.usd_per_million_tokens
     assert answer.own_or_rent is not None
 
 
 def test_devices_without_figures_are_said_and_not_guessed():
     amd = JOB.model_copy(update={"cluster": load_cluster("mi355x:256")})
-    with pytest.raises(InputError, match=r"power\.node\.mi355x"):
-        site_answer(Case("amd", amd, CASE.plan, MONEY), BOOK)
+    answer = site_answer(Case("amd", amd, CASE.plan, MONEY), BOOK)
+    assert answer.own_or_rent is None and "device_price.mi355x" in answer.own_note
+    assert answer.caps.basis.startswith("the rent less its energy")
+
+
+def test_a_rack_of_fast_links_is_one_domain():
+    rack = JOB.model_copy(update={"cluster": load_cluster("gb200-nvl72:288")})
+    plan = Plan(tp=8, pp=4, dp=9, mbs=1, num_microbatches=64)
+    rack = rack.model_copy(update={"recipe": Recipe(seq_len=8192, global_batch=9 * 64)})
+    case = Case("rack", rack, plan, MONEY)
+    assert parameter("inter-node-bandwidth").get(case) == 50e9
+    assert parameter("intra-node-bandwidth").get(case) == 900e9
+    answer = site_answer(case, BOOK)
+    assert answer.fabric.host_links == 288 and answer.fabric_note == ""
+    assert "link beyond the nvl72" in {t.name for t in answer.targets}
+    alone = rack.model_copy(
+        update={
+            "cluster": load_cluster("gb200-nvl72:72"),
+            "recipe": Recipe(seq_len=8192, global_batch=18 * 64),
+        }
+    )
+    one = Case("one", alone, Plan(tp=4, dp=18, num_microbatches=64), MONEY)
+    assert site_answer(one, BOOK).fabric_note == "one nvl72: nothing to connect"
+    with pytest.raises(InputError, match="no link beyond its nvl72"):
+        parameter("inter-node-bandwidth").get(one)
 
 
 def test_wanted_switch_is_taken_or_refused_with_a_reason():
@@ -168,3 +192,26 @@ def test_one_node_has_targets_and_no_fabric():
     assert at == pytest.approx(1.1 * free, rel=1e-3)
     assert answer.fabric is None and answer.fabric_note == "one node: nothing to connect"
     assert answer.floor.racks == 1
+
+
+def test_a_node_without_published_power_says_so():
+    job = CASE.job.model_copy(update={"cluster": load_cluster("tpu-v5p:32")})
+    batch = job.recipe.global_batch
+    one = Case("tpu", job, Plan(tp=4, dp=8, num_microbatches=batch // 8), CASE.money)
+    answer = site_answer(one, BOOK)
+    assert answer.caps is None and answer.floor is None
+    assert "power.node.tpu-v5p" in answer.floor_note
+    assert "rack power for two nodes" not in {t.name for t in answer.targets}
+
+
+def test_power_that_the_cluster_states_stands_in_for_the_book():
+    job = CASE.job.model_copy(update={"cluster": load_cluster("mi300x:64")})
+    batch = job.recipe.global_batch
+    one = Case("mi", job, Plan(tp=8, dp=8, num_microbatches=batch // 8), CASE.money)
+    answer = site_answer(one, BOOK)
+    targets = {t.name: t.least for t in answer.targets}
+    assert targets["rack power for two nodes"] == 2 * job.cluster.host.node_power_w
+    assert answer.floor.feed_w == pytest.approx(8 * job.cluster.host.node_power_w * 1.1 * 1.3)
+    mine = BOOK.figures["power.node.b200"].model_copy(update={"value": 9_000.0})
+    stated = BOOK.override({"power.node.mi300x": mine})
+    assert site_answer(one, stated).floor.feed_w == pytest.approx(8 * 9_000 * 1.1 * 1.3)

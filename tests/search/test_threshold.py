@@ -213,7 +213,7 @@ def test_one_node_has_links_inside_only():
     assert inside.get(one) == 450e9
     row = step_row(one, inside, (225e9, 450e9))
     assert row[0] > row[1] == pytest.approx(estimate(job, one.plan).step_time_s)
-    with pytest.raises(InputError, match="no link beyond its nodes"):
+    with pytest.raises(InputError, match="no link beyond its node"):
         parameter("inter-node-bandwidth").get(one)
     assert all("beyond" not in s.name for s in shocks([one, one]))
 

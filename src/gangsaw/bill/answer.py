@@ -9,9 +9,9 @@ from typing import Literal
 from pydantic import Field
 
 from gangsaw.bill.compare import Comparison, compare
-from gangsaw.bill.finance import owned_rates, ownership_of_book
+from gangsaw.bill.finance import Ownership, owned_rates, ownership_of_book
 from gangsaw.bill.invoice import step_bill
-from gangsaw.bill.power import site_power
+from gangsaw.bill.power import SitePower, site_power
 from gangsaw.bill.rates import flat, rented
 from gangsaw.bill.run import (
     Pricing,
@@ -95,15 +95,39 @@ def book_name(cluster: ClusterSpec, book: PriceBook, family: str) -> str:
     return own
 
 
+def stated_node_w(cluster: ClusterSpec, book: PriceBook) -> float | None:
+    """Rated power of a node as the cluster states it; None where the book's figure counts.
+
+    A figure of the user's own price file goes before both.
+    """
+    key = f"power.node.{book_name(cluster, book, 'power')}"
+    if key in book.mine or not cluster.host.node_power_w:
+        return None
+    if book.has(key) and book.value(key, "W") == cluster.host.node_power_w:
+        return None
+    return cluster.host.node_power_w
+
+
+def power_of(cluster: ClusterSpec, book: PriceBook) -> SitePower:
+    """Site power of a cluster's nodes. Raises InputError where nothing states a node's."""
+    name = book_name(cluster, book, "power")
+    return site_power(book, name, rated_w=stated_node_w(cluster, book))
+
+
+def owning(cluster: ClusterSpec, book: PriceBook, **stated: float) -> Ownership:
+    """What owning a device of the cluster costs. Raises InputError where figures lack."""
+    name = book_name(cluster, book, "device_price")
+    node_w = stated_node_w(cluster, book)
+    return ownership_of_book(book, name, cluster.host.devices, node_w, **stated)
+
+
 def rates_of(cluster: ClusterSpec, book: PriceBook, choices: BillChoices) -> Rates:
     """Rates by the offer asked for; without one the cluster's own price of a device-hour.
 
     Raises InputError for an offer that the book does not have.
     """
     if choices.offer == OWNED or choices.owned is not None:
-        name = book_name(cluster, book, "device_price")
-        own = ownership_of_book(book, name, cluster.host.devices, **(choices.owned or {}))
-        return owned_rates(own)
+        return owned_rates(owning(cluster, book, **(choices.owned or {})))
     name = book_name(cluster, book, "device_hour")
     if choices.offer:
         return rented(book, name, choices.offer)
@@ -145,10 +169,10 @@ def energy_of(
     cluster: ClusterSpec, book: PriceBook, invoice: Invoice, today: date | None = None
 ) -> Energy | None:
     """Energy of an invoice's wall time at measured node power; None without a node's power."""
-    name = book_name(cluster, book, "power")
-    if not book.has(f"power.node.{name}"):
+    try:
+        power = power_of(cluster, book)
+    except InputError:
         return None
-    power = site_power(book, name)
     nodes = invoice.devices / cluster.host.devices
     energy_j = power.energy_j(nodes, invoice.wall_s)
     return Energy(

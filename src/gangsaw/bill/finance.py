@@ -126,20 +126,25 @@ def owned_rates(own: Ownership) -> Rates:
 
 
 def ownership_of_book(
-    book: PriceBook, device: str, devices_per_node: int, **stated: float
+    book: PriceBook,
+    device: str,
+    devices_per_node: int,
+    node_w: float | None = None,
+    **stated: float,
 ) -> Ownership:
     """Ownership from the book's figures; `stated` replaces fields with the user's own.
 
     Server price, network share of capital, building by watt, measured node power, PUE of a new
     site and industrial electricity. Staff and maintenance stand in only where the book has them;
-    else the bill says that it leaves them out. Raises InputError for a device without figures.
+    else the bill says that it leaves them out. `node_w`: rated power of a node, where the cluster
+    states it and the book does not. Raises InputError for a device without figures.
     """
     server_key, power_key = f"device_price.{device}.server", f"power.node.{device}"
     # A retrofit has no public figure: it is the user's own, and stands in for a new building.
     building_key = RETROFIT_KEY if book.has(RETROFIT_KEY) else "facility.new-build.ai"
     server = book.value(server_key, "USD/device")
     share = book.value("network.capital.share", "frac")
-    rated_w = book.value(power_key, "W") / devices_per_node
+    rated_w = (book.value(power_key, "W") if node_w is None else node_w) / devices_per_node
     network = 1 + book.value("power.network.share", "frac")
     pue = book.value("pue.site.new", "ratio")
     measured = book.value("power.measured.share", "frac")
@@ -166,7 +171,8 @@ def ownership_of_book(
         "staff_usd_per_year": staff,
         "maintenance_frac": maintenance,
         "keys": (
-            server_key, "network.capital.share", building_key, power_key,
+            server_key, "network.capital.share", building_key,
+            *(() if node_w is not None else (power_key,)),
             "power.network.share", "power.measured.share", "power.idle.share", "pue.site.new",
             "electricity.us.industrial", "depreciation.server.life", "depreciation.building.life",
             "residual.server.3y",

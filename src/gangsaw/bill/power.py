@@ -52,27 +52,33 @@ def site_power(
     book: PriceBook,
     device: str,
     *,
+    rated_w: float | None = None,
     pue: str = "pue.site.new",
     electricity: str = "electricity.us.industrial",
     carbon: str = "carbon.us.mean",
 ) -> SitePower:
-    """Site power of the nodes of `device` from the book's figures."""
+    """Site power of the nodes of `device` from the book's figures.
+
+    `rated_w`: of a node, where the cluster states it and the book does not.
+    """
     key = f"power.node.{device}"
+    node_w = book.value(key, "W") if rated_w is None else rated_w
     figures = (
-        (key, "W"), ("power.measured.share", "frac"), ("power.idle.share", "frac"),
+        ("power.measured.share", "frac"), ("power.idle.share", "frac"),
         ("power.network.share", "frac"), (pue, "ratio"), (electricity, "USD/kWh"),
         (carbon, "kg/kWh"),
     )  # fmt: skip
-    rated, measured, idle, network, ratio, price, grams = (book.value(k, u) for k, u in figures)
+    measured, idle, network, ratio, price, grams = (book.value(k, u) for k, u in figures)
+    own = (key,) if rated_w is None else ()
     return SitePower(
-        node_rated_w=rated,
+        node_rated_w=node_w,
         measured_frac=measured,
         idle_frac=idle,
         network_frac=network,
         pue=ratio,
         usd_per_kwh=price,
         kg_co2_per_kwh=grams,
-        keys=tuple(k for k, _ in figures),
+        keys=(*own, *(k for k, _ in figures)),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import typer
 from gangsaw.cli import files
 from gangsaw.cli import output as screen
 from gangsaw.cli.flags import JobArgs, OutputFlags, RecipeFlags, takes
+from gangsaw.errors import InputError
 
 Text = str | None
 
@@ -30,8 +32,7 @@ class ScorecardFlags:
 @takes(JobArgs, RecipeFlags, ScorecardFlags, OutputFlags)
 def command(args: JobArgs, recipe: RecipeFlags, flags: ScorecardFlags, output: OutputFlags) -> None:
     """Compare the best plan of each kind, every cell a number with its derivation."""
-    from gangsaw.bill.answer import book_name
-    from gangsaw.bill.power import site_power
+    from gangsaw.bill.answer import power_of
     from gangsaw.cli.flags import PlanFlags
     from gangsaw.cli.options import job_from, plan_fields, seed_of, whole_plan
     from gangsaw.cli.plan import COMPILING
@@ -49,7 +50,9 @@ def command(args: JobArgs, recipe: RecipeFlags, flags: ScorecardFlags, output: O
     hybrid = None
     if flags.hybrid is not None:
         hybrid = whole_plan(job, plan_fields(PlanFlags(plan=flags.hybrid)))
-    power = site_power(book, book_name(job.cluster, book, "power"))
+    power = None
+    with suppress(InputError):
+        power = power_of(job.cluster, book)
     with told_of_compiling(lambda: screen.progress(COMPILING)):
         card = scorecard(job, book, money_of(job, book), power, hybrid)
     if target:

@@ -195,9 +195,10 @@ def invoice_html(invoice: Invoice) -> str:
     return (
         f'<section class="invoice"><h2>{title}</h2>'
         f'<p class="total">{total}</p><p class="idle-total">{idle}</p>'
-        '<table><thead><tr><th scope="col">cause</th><th scope="col">device-hours</th>'
+        '<div class="wide"><table><thead><tr><th scope="col">cause</th>'
+        '<th scope="col">device-hours</th>'
         '<th scope="col">capital</th><th scope="col">operating</th><th scope="col">share</th>'
-        f'<th scope="col"></th></tr></thead><tbody>{"".join(cells)}</tbody></table>'
+        f'<th scope="col"></th></tr></thead><tbody>{"".join(cells)}</tbody></table></div>'
         f'<ul class="notes">{notes}</ul></section>'
     )
 
@@ -318,8 +319,9 @@ _PAGE_STYLE = (
     "td{white-space:nowrap}th[scope=row],th:first-child,td.bar{text-align:left}td.bar{width:30%}"
     ".total{font-size:1.6em;margin:.2em 0}"
     ".idle-total{font-size:1.3em;margin:.2em 0}tr.idle th{font-style:italic}"
-    "pre{overflow:auto}.both{display:flex;flex-wrap:wrap;gap:2em}.both>section{flex:1 1 34em}"
-    ".both>svg{flex:1 1 24em;max-width:30em;height:auto;align-self:flex-start}"
+    "pre,.wide{overflow-x:auto}.both{display:flex;flex-wrap:wrap;gap:2em}"
+    ".both>section{flex:1 1 min(34em,100%);min-width:0}"
+    ".both>svg{flex:1 1 min(24em,100%);max-width:30em;height:auto;align-self:flex-start}"
 )
 
 

@@ -95,7 +95,8 @@ def wrapped(text: str, indent: str, width: int = 100) -> list[str]:
 
 _STYLE = (
     "body{font:14px system-ui,sans-serif;margin:2em auto;max-width:75em;padding:0 1em;"
-    "color-scheme:light dark}table{border-collapse:collapse;width:100%}td,th{padding:.4em .6em;"
+    "color-scheme:light dark}.wide{overflow-x:auto}td,th{min-width:9em}"
+    "table{border-collapse:collapse;width:100%}td,th{padding:.4em .6em;"
     "text-align:left;vertical-align:top;border-top:1px solid #8884}td b{font-size:1.25em;"
     "font-variant-numeric:tabular-nums}small{display:block;opacity:.75}"
 )
@@ -118,8 +119,8 @@ def scorecard_html(card: Scorecard) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'
         f"<title>{title}</title><style>{_STYLE}</style></head><body><h1>{title}</h1>"
-        f'<table><thead><tr><th scope="col"></th>{heads}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table><ul>{notes}</ul></body></html>\n"
+        f'<div class="wide"><table><thead><tr><th scope="col"></th>{heads}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div><ul>{notes}</ul></body></html>\n"
     )
 
 

@@ -13,7 +13,7 @@ from gangsaw.report import svg
 from gangsaw.report.charts import SMALL
 from gangsaw.report.curves import CURVE_LOOKS, mark
 from gangsaw.report.scorecard import wrapped
-from gangsaw.search.site import SiteAnswer, Target
+from gangsaw.search.site import Caps, SiteAnswer, Target
 from gangsaw.units import (
     format_bandwidth,
     format_count,
@@ -63,7 +63,8 @@ def site_text(a: SiteAnswer) -> str:
     else:
         out += wrapped(f"floor: {a.floor_note}", "")
     out += _fabric_lines(a)
-    out += _cap_lines(a)
+    if a.caps is not None:
+        out += _cap_lines(a.caps)
     if a.host is not None:
         out += _host_lines(a.host)
     out += _own_lines(a)
@@ -72,19 +73,19 @@ def site_text(a: SiteAnswer) -> str:
     return "\n".join(out)
 
 
-def _cap_lines(a: SiteAnswer) -> list[str]:
+def _cap_lines(caps: Caps) -> list[str]:
     """What caps do to clock, step and money, and the cap with the cheapest token."""
-    c, u = a.cap, a.uncapped
+    c, u = caps.cheapest, caps.uncapped
     out = wrapped(
         f"power cap with the cheapest token: {c.cap_w:,.0f} W a device"
         f" ({format_usd(c.usd_per_million_tokens)} a million tokens, step"
         f" {format_s(c.step_time_s)}; uncapped {format_usd(u.usd_per_million_tokens)},"
-        f" {format_s(u.step_time_s)}), at {a.cap_basis}",
+        f" {format_s(u.step_time_s)}), at {caps.basis}",
         "",
     )
-    if a.caps:
+    if caps.points:
         out.append(f"  {'cap':>8}{'clock':>9}{'step':>10}{'node':>10}{'$/M tokens':>13}")
-    for p in a.caps:
+    for p in caps.points:
         out.append(
             f"  {p.cap_w:>6,.0f} W{format_frac(p.device_clock_frac):>9}"
             f"{format_s(p.step_time_s):>10}{significant(p.node_w / 1e3):>7} kW"

@@ -108,25 +108,31 @@ class Parameter:
         return self.put(case, float(round(value)) if self.whole else value)
 
 
+def inner_tiers(case: Case) -> slice:
+    """The tiers of the fast domain: up to the first that holds a whole host (a node, or a rack)."""
+    tiers, host = case.job.cluster.tiers, case.job.cluster.host.devices
+    return slice(0, next((i + 1 for i, t in enumerate(tiers) if t.devices >= host), len(tiers)))
+
+
 def outer_tier(case: Case) -> int:
-    """Index of the first tier beyond a host; InputError for a cluster of one tier."""
-    for index, tier in enumerate(case.job.cluster.tiers):
-        if tier.devices > case.job.cluster.host.devices:
-            return index
+    """Index of the first tier beyond the fast domain; InputError where there is none."""
+    index = inner_tiers(case).stop
+    if index < len(case.job.cluster.tiers):
+        return int(index)
     raise InputError(
         f"{case.job.cluster.name} with {case.job.cluster.devices} devices has no link beyond its"
-        " nodes. Legal: intra-node-bandwidth, or more devices than a node has"
+        f" {domain_of(case)}. Legal: intra-node-bandwidth, or more devices than that holds"
     )
 
 
-def inner_tiers(case: Case) -> slice:
-    """The tiers inside a host: all of them where there is one node."""
-    tiers, host = case.job.cluster.tiers, case.job.cluster.host.devices
-    return slice(0, next((i for i, t in enumerate(tiers) if t.devices > host), len(tiers)))
+def domain_of(case: Case) -> str:
+    """What the fast domain is called: a node, or a rack of its kind."""
+    last: int = inner_tiers(case).stop - 1
+    return case.job.cluster.tiers[last].name
 
 
 def link_parameter(case: Case) -> Parameter:
-    """The links that a cluster's size makes scarce: beyond the node, or inside the only one."""
+    """The links that a cluster's size makes scarce: beyond the domain, or inside the only one."""
     outer = inner_tiers(case).stop < len(case.job.cluster.tiers)
     return parameter("inter-node-bandwidth" if outer else "intra-node-bandwidth")
 
@@ -211,7 +217,8 @@ PARAMETERS: dict[str, Parameter] = {
     p.name: p
     for p in (
         Parameter(
-            "inter-node-bandwidth", "bytes/s a device", "links beyond the node, all tiers alike",
+            "inter-node-bandwidth", "bytes/s a device",
+            "links beyond the node (or rack) of fast links, all tiers alike",
             _inter, lambda c, v: _scaled_tiers(c, v / _inter(c), True), cluster=True,
         ),
         Parameter(

@@ -12,14 +12,13 @@ from typing import Literal, NamedTuple
 from pydantic import Field
 from scipy.optimize import brentq
 
-from gangsaw.bill.finance import ownership_of_book
 from gangsaw.bill.goodput import daly_interval_s, job_mtbf_s
 from gangsaw.bill.power import SitePower
 from gangsaw.errors import InputError
 from gangsaw.search.estimate import estimate, limiting
 from gangsaw.search.families import FAMILIES, Best, Family, Survey, kind_of, survey
 from gangsaw.search.line import step_row
-from gangsaw.search.parameters import Case, Money, inner_tiers, link_parameter
+from gangsaw.search.parameters import Case, Money, domain_of, inner_tiers, link_parameter
 from gangsaw.search.ranking import words_of
 from gangsaw.search.robust import spread_of
 from gangsaw.spec.base import Document
@@ -114,9 +113,11 @@ def complexity(plan: Plan) -> tuple[int, str]:
 
 
 def scorecard(
-    job: Job, book: PriceBook, money: Money, power: SitePower, hybrid: Plan | None = None
+    job: Job, book: PriceBook, money: Money, power: SitePower | None, hybrid: Plan | None = None
 ) -> Scorecard:
     """Find the best plan of each family and score them. `hybrid`: a plan found elsewhere.
+
+    `power` is None where the power of a node is not known: then energy has no number.
 
     Raises InputError for a single device, which nothing can be cut over.
     """
@@ -210,13 +211,13 @@ def crossing_words(case: Case, result: EstimateResult) -> str:
         if c.group > 1 and (one_node or c.tier not in inner):
             moved[c.axis] = moved.get(c.axis, 0.0) + c.count_per_step * c.bytes_each
     if not moved:
-        return "nothing of this plan crosses the node"
+        return f"nothing of this plan crosses the {domain_of(case)}"
     rows = sorted(moved.items(), key=lambda r: -r[1])
     return "a step moves " + ", ".join(f"{v / 1e9:,.3g} GB {k}" for k, v in rows)
 
 
 def _cells(
-    case: Case, result: EstimateResult, book: PriceBook, power: SitePower
+    case: Case, result: EstimateResult, book: PriceBook, power: SitePower | None
 ) -> dict[str, Scored]:
     """Each row's number for one plan, with its derivation and what lies behind it."""
     job, devices = case.job, case.job.cluster.devices
@@ -225,8 +226,6 @@ def _cells(
     need, over = needed_bandwidth(case), link_parameter(case)
     where = "beyond" if over.name.startswith("inter") else "inside"
     parts, said = complexity(case.plan)
-    kwh = power.energy_j(devices / job.cluster.host.devices, step_s)
-    kwh /= 3.6e6 * job.recipe.tokens_per_step / 1e6
     cost = case.step()
     return {
         "effective throughput": Scored(
@@ -236,23 +235,35 @@ def _cells(
         ),
         "network bandwidth": Scored(
             need, "bytes/s a device",
-            f"{where} the node, for a step at most {100 * SLACK_FRAC:.0f} % above unlimited links",
+            f"{where} the {domain_of(case)}, for a step at most {100 * SLACK_FRAC:.0f} % above"
+            " unlimited links",
             crossing_words(case, result),
         ),
         "failure-domain cost": _failure(case),
         "implementation complexity": Scored(float(parts), "parts", said, said),
-        "energy and PUE": Scored(
-            kwh, "kWh a million tokens",
-            f"{devices:,} devices at measured power for {step_s:.2f} s, at PUE {power.pue:g}; each"
-            f" 0.1 of PUE is {kwh / power.pue * 0.1:.3g} kWh",
-            "energy follows device-hours a token, PUE is the site's and the same for all",
-        ),
+        "energy and PUE": _energy(case, step_s, power),
         "capital": _capital(case, book, need, rate),
         "variability": Scored(
             spread_of(case), "step time, share",
             "half-width of 80 % of draws with every input moved within its doubt",
         ),
     }  # fmt: skip
+
+
+def _energy(case: Case, step_s: float, power: SitePower | None) -> Scored:
+    """Energy of a million tokens at the meter."""
+    unit, job = "kWh a million tokens", case.job
+    if power is None:
+        return Scored(math.nan, unit, f"no rated power of a node of {job.cluster.name} is known")
+    devices = job.cluster.devices
+    kwh = power.energy_j(devices / job.cluster.host.devices, step_s)
+    kwh /= 3.6e6 * job.recipe.tokens_per_step / 1e6
+    return Scored(
+        kwh, unit,
+        f"{devices:,} devices at measured power for {step_s:.2f} s, at PUE {power.pue:g}; each 0.1"
+        f" of PUE is {kwh / power.pue * 0.1:.3g} kWh",
+        "energy follows device-hours a token, PUE is the site's and the same for all",
+    )  # fmt: skip
 
 
 def _failure(case: Case) -> Scored:
@@ -279,17 +290,20 @@ def _failure(case: Case) -> Scored:
 
 def _capital(case: Case, book: PriceBook, need: float, rate: float) -> Scored:
     """Hardware and fabric for a million tokens a second, the fabric sized to the need."""
-    from gangsaw.bill.answer import book_name
+    from gangsaw.bill.answer import owning
 
     cluster = case.job.cluster
-    name = book_name(cluster, book, "device_price")
     unit = "USD a million tokens/s"
-    if not book.has(f"device_price.{name}.server"):
-        return Scored(math.nan, unit, f"no figure device_price.{name}.server")
-    own = ownership_of_book(book, name, cluster.host.devices)
+    try:
+        own = owning(cluster, book)
+    except InputError as error:
+        return Scored(math.nan, unit, str(error).partition(";")[0])
     over = link_parameter(case)
     if over.name.startswith("intra"):
-        said = f"{cluster.devices:,} x ${own.devices_usd:,.0f} server; one node has no fabric"
+        said = (
+            f"{cluster.devices:,} x ${own.devices_usd:,.0f} server; one {domain_of(case)} has no"
+            " fabric"
+        )
         return Scored(cluster.devices * own.devices_usd / rate * 1e6, unit, said, "servers alone")
     now = over.get(case)
     fabric = own.fabric_usd * need / now

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from gangsaw.bill.answer import BillAnswer, book_name
+from gangsaw.bill.answer import BillAnswer, book_name, owning, power_of
 from gangsaw.bill.fabric import (
     FabricParts,
     FabricPlan,
@@ -24,7 +24,6 @@ from gangsaw.bill.finance import (
     Renting,
     own_or_rent,
     owned_rates,
-    ownership_of_book,
 )
 from gangsaw.bill.goodput import daly_interval_s, job_mtbf_s
 from gangsaw.bill.power import (
@@ -37,18 +36,19 @@ from gangsaw.bill.power import (
     cap_point,
     cheapest_cap,
     floor_plan,
-    site_power,
 )
 from gangsaw.bill.tokens import BatchSweep, critical_batch, sweep_to_target
 from gangsaw.errors import InputError
 from gangsaw.read.parts import optic_part, parts, switch_part
 from gangsaw.search.estimate import estimate
-from gangsaw.search.parameters import Case, inner_tiers, link_parameter, parameter
+from gangsaw.search.parameters import Case, domain_of, inner_tiers, link_parameter, parameter
 from gangsaw.search.scorecard import SLACK_FRAC, needed_bandwidth
 from gangsaw.spec.base import Document
 from gangsaw.spec.price import PriceBook
 from gangsaw.units import HOUR_S
 
+CAP_SHARES = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+"""Caps shown, over the device's rating."""
 SAVE_WASTE_FRAC = 0.01
 """Share of the run that saves may take when storage is asked for."""
 
@@ -64,16 +64,20 @@ class Target(Document):
     threshold: str
 
 
-def procurement(case: Case, book: PriceBook) -> tuple[Target, ...]:
-    """Least memory, link, radix, rack power and storage bandwidth with which the plan holds."""
+def procurement(case: Case, book: PriceBook, power: SitePower | None = None) -> tuple[Target, ...]:
+    """Least memory, link, radix, rack power and storage bandwidth with which the plan holds.
+
+    Without the power of a node there is no target for the rack.
+    """
     job, plan, cluster = case.job, case.plan, case.job.cluster
     result = estimate(job, plan)
     device = cluster.device
     memory = result.memory.peak_bytes * device.memory_bytes / result.memory.capacity_bytes
     over = link_parameter(case)
+    several = over.name.startswith("inter")
     link, link_now = needed_bandwidth(case), over.get(case)
     endpoints = math.ceil(cluster.devices / cluster.host.devices) * max(1, round(cluster.host.nics))
-    rated_w = _node_w(case, book)
+    rated_w = power.node_rated_w if power is not None else None
     mtbf_s = job_mtbf_s(case.money.device_mtbf_h, cluster.devices)
     # Young: saves take sqrt(d / 2M) of the work.
     block_s = 2 * mtbf_s * SAVE_WASTE_FRAC**2
@@ -87,15 +91,12 @@ def procurement(case: Case, book: PriceBook) -> tuple[Target, ...]:
             threshold=f"peak of stage {stage.stage} in its {stage.phase}",
         ),
         Target(
-            name="link beyond the node" if over.name.startswith("inter") else "link in the node",
+            name=f"link {'beyond' if several else 'in'} the {domain_of(case)}",
             least=link, unit="bytes/s", now=link_now, holds=link_now >= link,
             threshold=f"step {100 * SLACK_FRAC:.0f} % above that over unlimited links",
         ),
-        *_radix(endpoints, over.name.startswith("inter")),
-        Target(
-            name="rack power for two nodes", least=2 * rated_w, unit="W", now=None, holds=None,
-            threshold="rated power, continuous; each of two feeds carries it alone",
-        ),
+        *_radix(endpoints, several),
+        *_rack(rated_w),
         Target(
             name="storage bandwidth, blocking saves", least=size / block_s, unit="bytes/s",
             now=None, holds=None,
@@ -124,11 +125,16 @@ def _radix(endpoints: int, several_nodes: bool) -> tuple[Target, ...]:
     )  # fmt: skip
 
 
-def _node_w(case: Case, book: PriceBook) -> float:
-    """Rated power of a node: the cluster's own figure, else the book's."""
-    if case.job.cluster.host.node_power_w:
-        return case.job.cluster.host.node_power_w
-    return book.value(f"power.node.{book_name(case.job.cluster, book, 'power')}", "W")
+def _rack(rated_w: float | None) -> tuple[Target, ...]:
+    """Power of a rack of two nodes; nothing where a node's is not known."""
+    if rated_w is None:
+        return ()
+    return (
+        Target(
+            name="rack power for two nodes", least=2 * rated_w, unit="W", now=None, holds=None,
+            threshold="rated power, continuous; each of two feeds carries it alone",
+        ),
+    )  # fmt: skip
 
 
 class Facility(Document):
@@ -152,6 +158,15 @@ class Facility(Document):
 NO_LIMITS = Facility()
 
 
+class Caps(Document):
+    """What power caps do, from half the rating on, and the one with the cheapest token."""
+
+    cheapest: CapPoint
+    uncapped: CapPoint
+    points: tuple[CapPoint, ...]
+    basis: str = Field(description="what a device-hour without energy is taken to cost")
+
+
 class SiteAnswer(Document):
     """The site around a plan."""
 
@@ -162,13 +177,10 @@ class SiteAnswer(Document):
     fabric: FabricParts | None
     fabric_note: str = ""
     switch: str
-    cap: CapPoint
-    uncapped: CapPoint
+    caps: Caps | None = Field(description="None: the power of a node is not known")
     own_or_rent: OwnOrRent | None
     own_note: str = ""
     host: HostCheck | None = None
-    caps: tuple[CapPoint, ...] = Field((), description="what caps from half the rating on do")
-    cap_basis: str = Field("", description="what a device-hour without energy is taken to cost")
     figures: tuple[str, ...]
     stale: tuple[str, ...] = Field((), description="of `figures`, those older than a year")
 
@@ -176,46 +188,43 @@ class SiteAnswer(Document):
 def site_answer(case: Case, book: PriceBook, facility: Facility = NO_LIMITS) -> SiteAnswer:
     """Everything around a plan, from the facility and the book. Parts without figures say so."""
     cluster = case.job.cluster
-    power = site_power(book, book_name(cluster, book, "power"))
-    power = power.model_copy(update={"node_rated_w": _node_w(case, book)})
+    power, power_note = None, ""
+    try:
+        power = power_of(cluster, book)
+    except InputError as error:
+        power_note = str(error)
     nodes = math.ceil(cluster.devices / cluster.host.devices)
     rack = facility.rack or RackLimits(
         cooling_w=book.value("rack_power.air.limit", "W"),
         continuous_frac=book.value("power.continuous.share", "frac"),
     )
-    floor, floor_note = None, ""
+    floor, floor_note = None, power_note
     try:
-        floor = floor_plan(nodes, power, rack, facility.site)
+        floor = None if power is None else floor_plan(nodes, power, rack, facility.site)
     except InputError as error:
         floor_note = str(error)
     fabric, fabric_note, chosen = _fabric(case, book, facility)
     ownership, own_note, own = None, "", None
     try:
-        own = ownership_of_book(
-            book, book_name(cluster, book, "device_price"), cluster.host.devices
-        )
+        own = owning(cluster, book)
         rent = facility.rent or Renting(usd_per_hour=case.money.usd_per_device_hour)
         ownership = own_or_rent(own, rent, facility.horizon_months, facility.use_by_month)
     except (InputError, ValueError) as error:
         own_note = str(error).splitlines()[0]
-    terms, basis = _cap_terms(case, book, own, power)
-    shares = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-    figures = tuple(dict.fromkeys((*power.keys, *(own.keys if own is not None else ()))))
+    keys = (power.keys if power is not None else (), own.keys if own is not None else ())
+    figures = tuple(dict.fromkeys(key for some in keys for key in some))
     return SiteAnswer(
         title=case.name,
-        targets=procurement(case, book),
+        targets=procurement(case, book, power),
         floor=floor,
         floor_note=floor_note,
         fabric=fabric,
         fabric_note=fabric_note,
         switch=chosen,
-        cap=cheapest_cap(terms, power),
-        uncapped=cap_point(terms.tdp_w * power.measured_frac, terms, power),
+        caps=None if power is None else _caps(case, book, own, power),
         own_or_rent=ownership,
         own_note=own_note,
         host=_host(case, facility),
-        caps=tuple(cap_point(f * terms.tdp_w, terms, power) for f in shares),
-        cap_basis=basis,
         figures=figures,
         stale=book.stale(date.today(), figures),
     )
@@ -235,7 +244,7 @@ def _fabric(case: Case, book: PriceBook, facility: Facility) -> tuple[FabricPart
     """Parts of a full-bisection, rail-optimised fabric; the first switch that is fast enough."""
     cluster = case.job.cluster
     if inner_tiers(case).stop == len(cluster.tiers):
-        return None, "one node: nothing to connect", ""
+        return None, f"one {domain_of(case)}: nothing to connect", ""
     nics = max(1, round(cluster.host.nics))
     gbps = parameter("inter-node-bandwidth").get(case) * 8 / 1e9 * cluster.host.devices / nics
     gbps = round(gbps / 25) * 25.0
@@ -291,6 +300,17 @@ def _cap_terms(
         exponent=book.value("power.cap.exponent", "exponent"),
     )
     return terms, basis
+
+
+def _caps(case: Case, book: PriceBook, own: Ownership | None, power: SitePower) -> Caps:
+    """Caps from half the rating on, and the cheapest of all."""
+    terms, basis = _cap_terms(case, book, own, power)
+    return Caps(
+        cheapest=cheapest_cap(terms, power),
+        uncapped=cap_point(terms.tdp_w * power.measured_frac, terms, power),
+        points=tuple(cap_point(f * terms.tdp_w, terms, power) for f in CAP_SHARES),
+        basis=basis,
+    )
 
 
 def batch_sweep(
