@@ -15,7 +15,10 @@ from gangsaw.cost.evaluate import time_table
 from gangsaw.cost.lower import cut_of, loads_of, lower, strides_of
 from gangsaw.cost.memory_doc import memory_doc, memory_state
 from gangsaw.cost.step import combine, rank_profiles, recompute_share
+from gangsaw.schedule import generate
 from gangsaw.search.estimate import bill_of, bounds_of, evaluate
+from gangsaw.simulate import simulate
+from gangsaw.simulate.times import StageTimes, Transfers
 from gangsaw.spec.plan import Plan
 
 MANY = settings(
@@ -267,3 +270,60 @@ def test_data_parallel_traffic_hides_no_more_than_it_lasts(case, factor):
         **{**low.__dict__, "stack": low.stack._replace(dp_traffic=factor * low.stack.dp_traffic)}
     )
     assert case.step(more).dp_comm >= hidden.dp_comm * (1 - ROUNDING)
+
+
+FREE, HELD = 0.0, 1.0
+"""Transfers that nobody waits for, and those that a rank waits for."""
+
+
+def path_of(schedule, p, v, m, hop, exposed):
+    """Seconds along a pipeline of equal ranks (forward 1, backward 1, weights 1), no other cost."""
+    low = lower(job_of("llama-3.1-8b", p))
+    profile = np.zeros((1, 25))
+    profile[0, :3] = 1.0
+    profile[0, 15] = float(p)
+    state = t.State(
+        pp=float(p), vpp=float(v), m=float(m), schedule=float(schedule), recompute=0.0,
+        recompute_layers=0.0, zero=0.0, shard=1.0, expert_shard=1.0, dp=1.0,
+        offload_optimizer=0.0, offload_activations=0.0,
+    )  # fmt: skip
+    stack = low.stack._replace(pp_exposed=exposed, step_overhead_s=0.0, microbatch_overhead_s=0.0)
+    return combine(profile, np.zeros((1, 2)), hop, 0.0, state, low.device, stack).step
+
+
+@pytest.mark.parametrize("exposed", [FREE, HELD])
+@pytest.mark.parametrize(
+    ("name", "code", "p", "v"),
+    [
+        ("1f1b", t.ONE_F_ONE_B, 8, 1),
+        ("gpipe", t.GPIPE, 4, 1),
+        ("interleaved", t.INTERLEAVED, 4, 4),
+        ("zb-h1", t.ZB_H1, 8, 1),
+        ("izb", t.IZB, 4, 2),
+    ],
+)
+def test_transfers_are_counted_once(name, code, p, v, exposed):
+    """The event loop, where a sender waits or not, is an independent account of the same hops."""
+    m, hop, chunks = 4 * p, 0.05, p * v
+    each = [1.0 / v] * chunks
+    loop = simulate(
+        generate(name, p, m, v),
+        StageTimes.of(chunks, each, each, each),
+        Transfers.of(chunks, 1.0, 1.0 / hop, blocking=exposed == HELD),
+    )
+    assert path_of(code, p, v, m, hop, exposed) == pytest.approx(loop.makespan_s, rel=0.015)
+
+
+def sharded_step(pp, m, zero):
+    job = job_of("llama-3.1-8b", 64, global_batch=64 // pp * m)
+    plan = Plan(tp=1, pp=pp, dp=64 // pp, num_microbatches=m, zero=zero)
+    return evaluate(job, plan).cost
+
+
+def test_zero3_under_a_pipeline_moves_its_traffic_once_a_step():
+    """As its memory does: a stage stays gathered from the first microbatch to the last."""
+    once, again = sharded_step(4, 8, 3), sharded_step(4, 32, 3)
+    assert again.dp_comm == pytest.approx(once.dp_comm, rel=1e-9)
+    assert once.dp_comm > 0.0
+    alone, often = sharded_step(1, 2, 3), sharded_step(1, 8, 3)
+    assert often.dp_comm == pytest.approx(4.0 * alone.dp_comm, rel=1e-6)

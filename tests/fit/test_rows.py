@@ -162,3 +162,39 @@ def test_new_devices_are_predicted(device):
     (found,) = validate([row(hardware__device=device, plan__precision="bf16")]).rows
     assert found.skipped is None
     assert found.predicted_step_time_s > 0.1
+
+
+def plans(changed):
+    """Weight of each stated field's value over all readings of a row."""
+    found = read_row(changed).candidates
+    total = sum(c.weight for c in found)
+    out = {}
+    for c in found:
+        key = (c.plan.vpp, c.plan.mbs)
+        out[key] = out.get(key, 0.0) + c.weight / total
+    return out
+
+
+def test_interleaved_without_its_chunks_is_a_range():
+    reading = read_row(row(plan__schedule="interleaved 1F1B", model__layers=30))
+    found = plans(row(plan__schedule="interleaved 1F1B", model__layers=30))
+    assert found == {(v, 1): pytest.approx(1.0 / 3.0) for v in (2, 4, 8)}
+    assert any(text.startswith("vpp: 2, 4, 8") for text in reading.assumed)
+
+
+def test_microbatches_that_starve_the_pipeline_are_unlikely():
+    few, many = row(plan__gbs=32), row(plan__gbs=512)
+    for changed in (few, many):
+        del changed["plan"]["mbs"]
+    # dp is 8: 4, 2 and 1 microbatches for 4 stages against 64, 32 and 16.
+    starved, fed = plans(few), plans(many)
+    assert starved[1, 1] > 0.95 > fed[1, 1]
+    assert starved[1, 2] / starved[1, 1] == pytest.approx(0.05 * fed[1, 2] / fed[1, 1])
+
+
+def test_old_software_shards_its_optimizer_only_where_it_says_so():
+    old = row(plan__framework="Megatron-DeepSpeed")
+    assert {c.plan.zero for c in read_row(old).candidates} == {0}
+    assert {c.plan.zero for c in read_row(row()).candidates} == {1}
+    said = row(plan__framework="Megatron-DeepSpeed", plan__zero=1)
+    assert {c.plan.zero for c in read_row(said).candidates} == {1}

@@ -15,8 +15,8 @@ import numpy as np
 
 from gangsaw.cost.fitted import load_fitted
 from gangsaw.fit.baseline import baseline_errors
-from gangsaw.fit.fit import NOT_TIMINGS, SAME_SOURCE, training_rows
-from gangsaw.fit.goals import goal_table, missed
+from gangsaw.fit.fit import NOT_TIMINGS, SAME_SOURCE, SETUP_SD, training_rows
+from gangsaw.fit.goals import TRIED, goal_table, missed
 from gangsaw.fit.outcome import ValidateResult
 from gangsaw.fit.picture import Dot, bars, scatter
 from gangsaw.fit.release import catalog_file, load_held_out
@@ -259,6 +259,8 @@ def page(report: Report) -> str:
         "## Goals",
         "\n".join(goal_table(report.by_round, report.sweeps, report.rounds)),
         "\n".join(missed(report.by_round, report.sweeps, report.rounds)),
+        "## Tried without gain",
+        "\n".join(f"- {text}." for text in TRIED),
         "## Rows that no fit has seen",
         "Times computed from TFLOP/s or MFU and rows that lack part of the plan (quality C).",
         "\n".join(unseen_lines(report)),
@@ -277,7 +279,9 @@ def page(report: Report) -> str:
         "\n".join(worst_lines(report)),
         "## Fitted parameters",
         f"{len(load_fitted())} factors. value: the factor; doubt and prior: deviations of its"
-        " logarithm after and before the data. None exists for a row or a file.",
+        " logarithm after and before the data. None exists for a row or a file. An offset of each"
+        f" whole set-up (deviation {SETUP_SD:g}) is integrated out beside them, so that the many"
+        " rows of one machine do not pass for physics.",
         "\n".join(parameter_lines()),
     ]
     return "\n\n".join(p for p in parts if p) + "\n"

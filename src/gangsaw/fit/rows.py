@@ -349,6 +349,12 @@ def four_bits(cluster: ClusterSpec) -> ClusterSpec:
     return cluster.model_copy(update={"device": device})
 
 
+MICROBATCHES: Mapping[bool, tuple[tuple[int, float], ...]] = {
+    False: ((1, 0.4), (2, 0.35), (4, 0.25)),
+    True: ((1, 0.8), (2, 0.12), (4, 0.08)),
+}
+"""Microbatch of a row that states none, without and with a pipeline: how often the shipped tables
+that state it use each. A pipeline wants many small ones, other plans large ones."""
 STARVED = 0.05
 """Weight of an unstated microbatch that leaves fewer microbatches than stages, over others."""
 
@@ -356,7 +362,7 @@ STARVED = 0.05
 def _plans(row: Row, assumed: list[str], layers: int) -> list[tuple[Plan, float]]:
     """All plans that a row may mean, with weights."""
     stated = row["plan"].get("mbs")
-    choices: tuple[tuple[int, float], ...] = ((1, 0.7), (2, 0.2), (4, 0.1))
+    choices = MICROBATCHES[whole(row["plan"].get("pp") or 1) > 1]
     if stated:
         choices = ((whole(stated), 1.0),)
     else:
