@@ -189,6 +189,22 @@ def test_oversubscription_saves_switches_and_bisection():
     assert thin.bisection_bytes_per_s < full.bisection_bytes_per_s / 2
 
 
+@pytest.mark.parametrize(("nodes", "over"), [(128, 1), (100, 1), (20, 1), (20, 2), (300, 3)])
+def test_uplinks_carry_what_hangs_on_the_leaf_and_no_more(nodes, over):
+    """A fat tree link by link: each leaf by the NICs that it has, counted without the formula."""
+    found = _parts(nodes, 8, "qm9700", 400, oversubscription=over)
+    down = 64 * over // (over + 1)
+    per_rail = [nodes // -(-nodes // down)] * -(-nodes // down)
+    for i in range(nodes - sum(per_rail)):
+        per_rail[i] += 1
+    least = 8 * sum(-(-n // over) for n in per_rail)
+    assert found.leaves == 8 * len(per_rail)
+    assert least <= found.trunk_links <= least + found.leaves
+    assert found.spines == -(-found.trunk_links // 64)
+    if over == 1:
+        assert found.trunk_links >= nodes * 8  # nothing waits for an uplink
+
+
 def test_parts_are_priced_when_the_book_has_all_of_them():
     figure = BOOK.get("device_price.h100-sxm.server", "USD/device").model_copy(
         update={"unit": "USD/part", "value": 100.0, "low": None, "high": None}

@@ -104,7 +104,9 @@ def fabric_parts(
     down, up = (radix, 0) if tiers == 1 else ports_down_up(radix, plan.oversubscription)
     rails = plan.nics_per_node if plan.rail_optimised and tiers > 1 else 1
     leaves = rails * math.ceil(endpoints / rails / down)
-    trunk = leaves * up
+    # A leaf that is not full needs uplinks for the NICs that it has.
+    used = math.ceil(endpoints / leaves)
+    trunk = leaves * min(up, math.ceil(used / plan.oversubscription))
     if tiers == 3:
         spines, cores = math.ceil(trunk / (radix // 2)), math.ceil(trunk / radix)
         trunk_links = 2 * trunk

@@ -242,8 +242,8 @@ _HEAD = """# Device-hours of published training runs
 Predicted from what each report states: model, tokens, plan, phases, interruptions. "training" is
 the step time times the steps, batch ramp included; "lost" is what interruptions and saves add.
 What a report leaves open, and what stands in for it, is said under each run, and where it decides,
-what another choice gives. Nothing is chosen after seeing the result. Runs whose report states
-neither plan nor devices are shown without a bound.
+what another choice gives. Runs whose report states neither plan nor devices are shown without a
+bound.
 
 This file is generated: `python -m gangsaw.search.published docs/published-runs.md`.
 

@@ -43,7 +43,7 @@ from gangsaw.read.parts import optic_part, parts, switch_part
 from gangsaw.search.estimate import estimate
 from gangsaw.search.parameters import Case, domain_of, inner_tiers, link_parameter, parameter
 from gangsaw.search.scorecard import SLACK_FRAC, needed_bandwidth
-from gangsaw.spec.base import Document
+from gangsaw.spec.base import Document, Frac
 from gangsaw.spec.price import PriceBook
 from gangsaw.units import HOUR_S
 
@@ -147,7 +147,7 @@ class Facility(Document):
     rail_optimised: bool = True
     kind: Literal["infiniband", "roce"] = "infiniband"
     horizon_months: int = Field(36, ge=1, le=600)
-    use_by_month: tuple[float, ...] = Field(
+    use_by_month: tuple[Frac, ...] = Field(
         (), description="share of each month that devices are used; the last holds on"
     )
     rent: Renting | None = None
