@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gangsaw.cost.loads import LOOP, V_SHAPE
 from gangsaw.jit import compiled
-from gangsaw.search.partition import balanced_counts, partition
+from gangsaw.search.partition import balanced_counts, memory_ends, partition
 
 
 def compositions(n, parts):
@@ -49,7 +49,8 @@ def test_largest_stage_is_the_smallest_possible(layers, chunks, first, last, lim
         for c in compositions(len(layers), chunks)
         if all(b <= m + 1e-12 for b, m in zip(stage_sums(held, c), limit, strict=True))
     ]
-    counts = partition(time, held, chunks, first, last, limit)
+    far = memory_ends(np.concatenate(([0.0], np.cumsum(held))), limit)
+    counts = partition(np.concatenate(([0.0], np.cumsum(time))), chunks, first, last, far)
     if not legal:
         assert counts.sum() == 0
         return
@@ -99,8 +100,8 @@ def test_405b_takes_one_layer_off_each_end():
 
 
 def test_compiled_gives_the_same():
-    time = np.array([0.2, *[1.0] * 10, 2.0, 2.0])
-    args = (time, np.ones(13), 4, 0.5, 1.5, np.full(4, 6.0))
+    time = np.cumsum([0.0, 0.2, *[1.0] * 10, 2.0, 2.0])
+    args = (time, 4, 0.5, 1.5, memory_ends(np.arange(14.0), np.full(4, 6.0)))
     assert compiled(partition)(*args).tolist() == partition(*args).tolist()
     same = (126, 8, 2, V_SHAPE, 1.0, 0.3, 2.2, np.full(8, 20.0))
     assert compiled(balanced_counts)(*same).tolist() == balanced_counts(*same).tolist()

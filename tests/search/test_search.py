@@ -47,12 +47,13 @@ def test_search_and_single_estimate_agree(name):
     assert found.evaluated == len(found.found.codes) > 0
     rng = np.random.default_rng(3)
     for place in rng.choice(found.evaluated, size=min(40, found.evaluated), replace=False):
-        ev = finish(found, int(place))
+        ev = finish(found, int(place), thorough=False)
         check_plan(job, ev.plan)
         said = f"{name}: {ev.plan}"
         assert ev.cost.step == pytest.approx(float(found.found.step_s[place]), rel=1e-6), said
         peak = memory_doc(job, ev.plan, ev.counts, ev.low).peak_bytes
         assert peak == pytest.approx(float(found.found.peak[place]), rel=1e-6), said
+        assert finish(found, int(place)).cost.step <= ev.cost.step, said
 
 
 @pytest.mark.parametrize(

@@ -7,48 +7,16 @@ Inside it run chunks and layouts, each solved exactly, and in them `search.inner
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
 from gangsaw.cost.collectives import group_path
 from gangsaw.cost.ends import end_time
 from gangsaw.cost.evaluate import time_table
-from gangsaw.cost.loads import LOOP, V_SHAPE, group_ranks, rank_table
+from gangsaw.cost.loads import V_SHAPE, group_ranks, rank_table
 from gangsaw.cost.memory import end_memory, memory_table
-from gangsaw.cost.step import (
-    BWD,
-    CP_B,
-    CP_F,
-    EP_B,
-    EP_F,
-    FWD,
-    HOST_B,
-    HOST_F,
-    HOST_R,
-    R_FULL,
-    TP_B,
-    TP_F,
-    TP_R,
-    WGRAD,
-    rank_profiles,
-    tied_s,
-    traffic,
-    transfer_s,
-)
-from gangsaw.cost.types import (
-    FULL,
-    ZB_H1,
-    Array,
-    Cut,
-    EndMem,
-    Ends,
-    EndTime,
-    Loads,
-    Net,
-    State,
-    Strides,
-)
+from gangsaw.cost.step import rank_profiles, tied_s, traffic, transfer_s
+from gangsaw.cost.types import FULL, ZB_H1, Array, Cut, Ends, Loads, Net, State, Strides
 from gangsaw.jit import kernel
 from gangsaw.search.inner import (
     EVERY,
@@ -68,22 +36,23 @@ from gangsaw.search.inner import (
     variant,
     worth_trying,
 )
-from gangsaw.search.partition import balanced_counts, partition
+from gangsaw.search.layouts import (
+    FREE,
+    Line,
+    Tables,
+    guard_of,
+    layer_seconds,
+    layout,
+    line_of,
+)
 
 TP, CP, PP, DP, EP, ETP, MBS, SP, ORDER = range(9)
 """Columns of a block; the seven strides follow."""
 STRIDE_DP = 11
 ENDS = 2
 """Chunks beyond the layers: embedding and loss head may have one of their own."""
-
-
-class Tables(NamedTuple):
-    """What one block computes once."""
-
-    layers: Array
-    mems: Array
-    end_times: EndTime
-    end_mem: EndMem
+LIMITED_SLACK = 1.1
+"""How far behind the fastest plan that surely fits a plan's stages are laid out within memory."""
 
 
 @kernel
@@ -127,16 +96,6 @@ def shard_groups(space: Space, group: int, stride: float, net: Net) -> Array:
 
 
 @kernel
-def layer_seconds(row: Array, full: bool) -> float:
-    """Seconds of one layer and microbatch, recomputed in full or not: what a layout balances."""
-    total = row[FWD] + row[BWD] + row[WGRAD] + row[TP_F] + row[TP_B]
-    total += row[CP_F] + row[CP_B] + row[EP_F] + row[EP_B] + row[HOST_F] + row[HOST_B]
-    if full:
-        total += row[R_FULL] + row[TP_R] + row[CP_F] + row[EP_F] + row[HOST_R]
-    return float(total)
-
-
-@kernel
 def chunk_limit(space: Space, p: int) -> int:
     """Most chunks a rank: one layer a chunk, and one chunk each for embedding and head."""
     if p == 1:
@@ -153,40 +112,6 @@ def chunk_start(space: Space, p: int) -> int:
     if len(space.stages) > 0:
         return max(space.min_chunks, chunk_limit(space, p))
     return space.min_chunks
-
-
-@kernel
-def layout(
-    space: Space, tables: Tables, p: int, v: int, shape: int, full: bool, ends_s: Array
-) -> Array:
-    """Layers of each chunk: the exact partition that minimises the slowest rank.
-
-    With one chunk a rank layers may differ; with more, equal layers are shared over ranks.
-    `ends_s`: what `end_seconds` gives. The user's own layout is taken as it is.
-    """
-    if len(space.stages) > 0:
-        return space.stages
-    n = len(space.order)
-    layer_s = np.zeros(n)
-    for i in range(n):
-        layer_s[i] = layer_seconds(tables.layers[int(space.order[i])], full)
-    first, last = ends_s[0], ends_s[1]
-    if v == 1 and shape == LOOP:
-        none = np.zeros(n)
-        free = np.full(p, np.inf)
-        return partition(layer_s, none, p, first, last, free)
-    mean = layer_s.sum() / n
-    return balanced_counts(n, p, v, shape, mean, first, last, np.full(p, np.inf))
-
-
-@kernel
-def loads_for(
-    space: Space, tables: Tables, p: int, v: int, shape: int, full: bool, ends_s: Array
-) -> Loads:
-    """Ranks of the solved layout."""
-    counts = layout(space, tables, p, v, shape, full, ends_s)
-    table = rank_table(space.order, space.kinds, p, shape, counts, (space.mtp, space.vision))
-    return group_ranks(table)
 
 
 @kernel
@@ -312,30 +237,31 @@ def least_step_s(
 
 
 @kernel
-def end_seconds(space: Space, tables: Tables, full: bool) -> Array:
-    """Seconds of what a layout must put on its first and on its last chunk.
-
-    The embedding with the vision tower; the loss heads with the layers of multi-token prediction.
-    """
-    t = tables.end_times
-    out = np.zeros(2)
-    out[0] = t.embedding_fwd + t.embedding_bwd
-    out[1] = t.head_fwd + t.head_bwd + t.head_wgrad
-    if space.vision > 0.0:
-        out[0] += space.vision * layer_seconds(tables.layers[space.kinds - 1], full)
-    if space.mtp > 0.0:
-        place = space.kinds - 1 - (1 if space.vision > 0.0 else 0)
-        out[1] += space.mtp * (out[1] + layer_seconds(tables.layers[place], full))
-    return out
-
-
-@kernel
 def block_state(block: Array, v: int, m: int, edp: float, base: State) -> State:
     """The state of a block's plans before their own choices."""
     return State(
         block[PP], float(v), float(m), 0.0, 0.0, 0.0, 0.0, 1.0, edp, block[DP] * block[CP],
         0.0, 0.0, base.train_ends, base.frozen_bytes, base.fp8,
     )  # fmt: skip
+
+
+@kernel
+def free_counts(
+    space: Space, line: Line, tables: Tables, p: int, v: int, shape: int, state: State,
+    machine: Machine,
+) -> Array:  # fmt: skip
+    """Layers of each chunk for the fastest step, whatever they hold; the user's own as they are."""
+    if len(space.stages) > 0:
+        return space.stages
+    guard = guard_of(FREE, (np.inf, np.inf), tables, state, machine.memory)
+    return layout(line, p, v, shape, guard, False)
+
+
+@kernel
+def loads_for(space: Space, counts: Array, p: int, shape: int) -> Loads:
+    """Ranks of a layout."""
+    table = rank_table(space.order, space.kinds, p, shape, counts, (space.mtp, space.vision))
+    return group_ranks(table)
 
 
 @kernel
@@ -346,8 +272,6 @@ def search_layout(
     now: State,
     shape: int,
     full: bool,
-    cut: Cut,
-    strides: Strides,
     machine: Machine,
     found: Found,
     worth: Worth,
@@ -367,7 +291,7 @@ def search_layout(
         if not priced:
             priced = True
             ready.exchange[:] = exchange_tables(
-                space, ready.profiles, ready.groups, cut, now, strides, machine
+                space, ready.profiles, ready.groups, ready.cut, now, ready.strides, machine
             )
         at = search_schedule(at, space, ready, now, schedule, full, machine, found, worth)
         if p == 1:
@@ -399,6 +323,9 @@ def search_block(
     hop_s = transfer_s(ends, cut, block[PP], net, strides, stack)
     tied = tied_s(ends, cut, block[PP], net, strides, stack)
     shared = (stack.pp_exposed * hop_s, stack.microbatch_overhead_s)
+    extra = (space.mtp, space.vision)
+    plain = line_of(space.order, space.kinds, extra, tables, False)
+    again = line_of(space.order, space.kinds, extra, tables, True)
     for v in range(chunk_start(space, p), chunk_limit(space, p) + 1):
         if least_step_s(space, work, p, v, m, shared) > worth.step_s:
             continue
@@ -410,22 +337,21 @@ def search_block(
             for full in range(2):
                 if not any_form(space, full == 1) or (full == 1 and slow):
                     continue
-                ends_s = end_seconds(space, tables, full == 1)
-                loads = loads_for(space, tables, p, v, shape, full == 1, ends_s)
+                line = again if full == 1 else plain
+                counts = free_counts(space, line, tables, p, v, shape, now, machine)
+                loads = loads_for(space, counts, p, shape)
                 profiles = rank_profiles(
                     loads, tables.layers, tables.mems, tables.end_times, ends, cut.tp,
                     state.train_ends,
                 )  # fmt: skip
                 exchange = np.zeros((4, len(groups), profiles.shape[0], 2))
                 ready = Ready(
-                    number, loads, profiles, exchange, tables.end_mem, tables.mems, groups,
-                    hop_s, tied, most_layers(space, loads, p, v),
+                    number, loads, profiles, exchange, tables, line, shape, cut, strides, ends,
+                    groups, hop_s, tied, most_layers(space, loads, p, v),
                 )  # fmt: skip
                 # A layout for recompute is no faster than the one without, but for rounding.
                 slow = not quick_enough(space, ready, now, shape, machine, 1.02 * worth.step_s)
-                at = search_layout(
-                    at, space, ready, now, shape, full == 1, cut, strides, machine, found, worth
-                )
+                at = search_layout(at, space, ready, now, shape, full == 1, machine, found, worth)
     return at
 
 
@@ -523,7 +449,10 @@ def search_blocks(
         start = at
         at = search_block(
             at, i, blocks[i], space, kinds, ends, base, state, machine, found,
-            Worth(rooms[0], rooms[1], best * slacks[0], best * slacks[1], slacks[1] >= np.inf),
+            Worth(
+                rooms[0], rooms[1], best * slacks[0], best * LIMITED_SLACK, best * slacks[1],
+                slacks[1] >= np.inf,
+            ),
         )  # fmt: skip
         for j in range(start, at):
             if found.peak[j] <= rooms[1] and found.step_s[j] < best:

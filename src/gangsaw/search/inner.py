@@ -11,8 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gangsaw.cost.loads import group_ranks, rank_table
 from gangsaw.cost.memory import Place, Sums, load_of, rank_peak, sum_layers
-from gangsaw.cost.step import combine
+from gangsaw.cost.step import combine, rank_profiles, traffic
 from gangsaw.cost.types import (
     BFS,
     DUALPIPE,
@@ -24,15 +25,19 @@ from gangsaw.cost.types import (
     V_MIN,
     ZB_V,
     Array,
+    Cut,
     Device,
     EndMem,
+    Ends,
     Loads,
     Net,
     StackMem,
     StackT,
     State,
+    Strides,
 )
 from gangsaw.jit import kernel
+from gangsaw.search.layouts import FREE, MAYBE, SURE, Line, Tables, guard_of, layout
 
 Ints = NDArray[np.int64]
 
@@ -89,6 +94,7 @@ class Worth(NamedTuple):
     room: float  # device bytes up to which a plan may fit
     sure: float  # device bytes up to which it surely fits
     step_s: float  # inf: every plan is looked at
+    limited_s: float  # plans that do not surely fit, up to here, are laid out within memory too
     keep_s: float  # evaluated plans that are slower are counted and not kept
     everything: bool  # keep plans that do not fit too
 
@@ -100,8 +106,12 @@ class Ready(NamedTuple):
     loads: Loads
     profiles: Array
     exchange: Array
-    end_mem: EndMem
-    mems: Array
+    tables: Tables
+    line: Line
+    shape: int
+    cut: Cut
+    strides: Strides
+    ends: Ends
     groups: Array
     hop_s: float
     tied: float
@@ -137,7 +147,7 @@ def schedule_runs(schedule: int, p: int, v: int, m: int, multiple: int) -> bool:
 
 @kernel
 def encode(
-    schedule: int, v: int, rec: int, first: int, zero: int, shard: int, off_o: int, off_a: int
+    schedule: int, v: int, rec: int, first: int, zero: int, choice: tuple[int, int, int], room: int
 ) -> int:
     """The place of a plan inside its block as one integer (see `decode`)."""
     code = schedule
@@ -145,19 +155,20 @@ def encode(
     code = code * 4 + rec
     code = code * 65536 + first
     code = code * 4 + zero
-    code = code * 1024 + shard
-    code = code * 16 + off_o
-    return code * 16 + off_a
+    code = code * 1024 + choice[0]
+    code = code * 16 + choice[1]
+    code = code * 16 + choice[2]
+    return code * 4 + room
 
 
-def decode(code: int) -> tuple[int, int, int, int, int, int, int, int]:
-    """Schedule, chunks, recompute, first layers, zero, shard index and both offload indices."""
+def decode(code: int) -> tuple[int, int, int, int, int, tuple[int, int, int], int]:
+    """Schedule, chunks, recompute, first layers, zero, (shard, offload) indices, and the room."""
     out = []
-    for size in (16, 16, 1024, 4, 65536, 4, 256):
+    for size in (4, 16, 16, 1024, 4, 65536, 4, 256):
         code, rest = divmod(code, size)
         out.append(rest)
-    off_a, off_o, shard, zero, first, rec, v = out
-    return code, v, rec, first, zero, shard, off_o, off_a
+    room, off_a, off_o, shard, zero, first, rec, v = out
+    return code, v, rec, first, zero, (shard, off_o, off_a), room
 
 
 @kernel
@@ -234,29 +245,97 @@ def worst_device_bytes(
 def try_plan(
     at: int,
     ready: Ready,
-    sums: Array,
-    places: Array,
+    profiles: Array,
+    exchange: Array,
+    loads: tuple[Array, Array],
+    one: State,
+    choice: tuple[int, int, int],
+    room: int,
+    machine: Machine,
+    found: Found,
+) -> float:
+    """Evaluate one plan into place `at`; returns its peak.
+
+    `loads`: `sum_table` and `place_table`; `choice`: shard and offload indices; `room`: FREE, ...
+    """
+    cost = combine(
+        profiles, exchange, ready.hop_s, ready.tied, one, machine.device, machine.stack
+    )  # fmt: skip
+    peak = worst_device_bytes(loads[0], loads[1], ready.tables.end_mem, one, machine.memory)
+    found.step_s[at] = cost.step
+    found.peak[at] = peak
+    found.codes[at] = encode(
+        int(one.schedule), int(one.vpp), int(one.recompute), int(one.recompute_layers),
+        int(one.zero), choice, room,
+    )  # fmt: skip
+    found.owner[at] = ready.number
+    return peak
+
+
+@kernel
+def try_limited(
+    at: int,
+    peak: float,
+    space: Space,
+    ready: Ready,
     one: State,
     choice: tuple[int, int, int],
     machine: Machine,
     found: Found,
-) -> float:
-    """Evaluate one plan into place `at`; returns its peak. `choice`: shard and offload indices."""
-    zero = int(one.zero)
-    shard, off_o, off_a = choice
-    cost = combine(
-        ready.profiles, ready.exchange[zero, shard], ready.hop_s, ready.tied, one,
-        machine.device, machine.stack,
+    worth: Worth,
+) -> int:
+    """Evaluate a plan with its stages laid out within memory; returns the next free place.
+
+    For what surely fits; and, as long as no plan of the search surely does, for what may fit.
+    """
+    p, v, tables = int(one.pp), int(one.vpp), ready.tables
+    for which in range(SURE, MAYBE + 1):
+        if which == MAYBE and (peak <= worth.room or np.isfinite(worth.limited_s)):
+            break
+        guard = guard_of(which, (worth.room, worth.sure), tables, one, machine.memory)
+        counts = layout(ready.line, p, v, ready.shape, guard, False)
+        if counts.sum() == 0.0:
+            continue
+        ends = (space.mtp, space.vision)
+        loads = group_ranks(
+            rank_table(space.order, space.kinds, p, ready.shape, counts, ends)
+        )  # fmt: skip
+        profiles = rank_profiles(
+            loads, tables.layers, tables.mems, tables.end_times, ready.ends, ready.cut.tp,
+            one.train_ends,
+        )  # fmt: skip
+        exchange = traffic(profiles, ready.cut, one, machine.net, ready.strides, machine.stack)
+        held = (sum_table(loads, tables.mems, one), place_table(loads, one))
+        try_plan(at, ready, profiles, exchange, held, one, choice, which, machine, found)
+        return keep_plan(at, found, worth)
+    return at
+
+
+@kernel
+def try_and_keep(
+    at: int,
+    space: Space,
+    ready: Ready,
+    held: tuple[Array, Array],
+    one: State,
+    choice: tuple[int, int, int],
+    machine: Machine,
+    found: Found,
+    worth: Worth,
+) -> tuple[int, float]:
+    """Evaluate one plan, within memory too where it does not surely fit.
+
+    Returns the next free place and the peak of the fastest layout.
+    """
+    exchange = ready.exchange[int(one.zero), choice[0]]
+    peak = try_plan(
+        at, ready, ready.profiles, exchange, held, one, choice, FREE, machine, found
     )  # fmt: skip
-    peak = worst_device_bytes(sums, places, ready.end_mem, one, machine.memory)
-    found.step_s[at] = cost.step
-    found.peak[at] = peak
-    found.codes[at] = encode(
-        int(one.schedule), int(one.vpp), int(one.recompute), int(one.recompute_layers), zero,
-        shard, off_o, off_a,
-    )  # fmt: skip
-    found.owner[at] = ready.number
-    return peak
+    step = found.step_s[at]
+    at = keep_plan(at, found, worth)
+    if peak > worth.sure and step <= worth.limited_s and one.pp > 1.0 and len(space.stages) == 0:
+        at = try_limited(at, peak, space, ready, one, choice, machine, found, worth)
+    return at, peak
 
 
 @kernel
@@ -278,6 +357,7 @@ def keep_plan(at: int, found: Found, worth: Worth) -> int:
 @kernel
 def smallest_first(
     at: int,
+    space: Space,
     ready: Ready,
     places: Array,
     one: State,
@@ -299,9 +379,8 @@ def smallest_first(
             one, one.schedule, one.recompute, float(middle), one.zero, one.shard,
             (one.offload_optimizer, one.offload_activations),
         )  # fmt: skip
-        sums = sum_table(ready.loads, ready.mems, now)
-        peak = try_plan(at, ready, sums, places, now, choice, machine, found)
-        at = keep_plan(at, found, worth)
+        held = (sum_table(ready.loads, ready.tables.mems, now), places)
+        at, peak = try_and_keep(at, space, ready, held, now, choice, machine, found, worth)
         if peak <= room:
             high = middle - 1
         else:
@@ -314,8 +393,8 @@ def search_forms(
     at: int, space: Space, ready: Ready, now: State, machine: Machine, found: Found, worth: Worth
 ) -> int:
     """Evaluate sharding and offload of one schedule and recompute; returns the next free place."""
-    sums = sum_table(ready.loads, ready.mems, now)
     places = place_table(ready.loads, now)
+    held = (sum_table(ready.loads, ready.tables.mems, now), places)
     bisect = int(now.recompute) == FULL and space.first_layers == SMALLEST and ready.most > 1
     bisect = bisect and space.first_only < 0
     for z in range(len(space.zeros)):
@@ -331,12 +410,13 @@ def search_forms(
                         (space.offload_optimizer[oo], space.offload_activations[oa]),
                     )  # fmt: skip
                     choice = (d, oo, oa)
-                    peak = try_plan(at, ready, sums, places, one, choice, machine, found)
-                    at = keep_plan(at, found, worth)
+                    at, peak = try_and_keep(
+                        at, space, ready, held, one, choice, machine, found, worth
+                    )
                     for room in (worth.sure, worth.room):
                         if bisect and peak <= room:
                             at = smallest_first(
-                                at, ready, places, one, choice, machine, found, worth, room
+                                at, space, ready, places, one, choice, machine, found, worth, room
                             )
     return at
 
@@ -371,8 +451,8 @@ def worth_trying(space: Space, ready: Ready, now: State, machine: Machine, worth
                 now, now.schedule, float(space.recomputes[r]), 0.0, float(space.zeros[z]),
                 ready.groups[0], offload,
             )  # fmt: skip
-            sums = sum_table(ready.loads, ready.mems, least)
-            peak = worst_device_bytes(sums, places, ready.end_mem, least, machine.memory)
+            sums = sum_table(ready.loads, ready.tables.mems, least)
+            peak = worst_device_bytes(sums, places, ready.tables.end_mem, least, machine.memory)
             if peak <= 1.02 * worth.room:
                 return True
     return False

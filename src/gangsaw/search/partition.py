@@ -17,49 +17,44 @@ from gangsaw.jit import kernel
 
 
 @kernel
-def reach(
-    start: int, stage: int, chunks: int, limit_s: float, time: Array, held: Array, room: Array
-) -> int:
+def reach(start: int, stage: int, limit_s: float, time: Array, extra: Array, far: Array) -> int:
     """How far stage `stage` gets from layer `start`: layers start to the result, exclusive.
 
-    `time` and `held` are prefix sums over layers, [layers + 1]. room[stage] is the memory of the
-    stage for layers, room[chunks + stage] the seconds that it has besides layers.
+    `time`: prefix sums over layers, [layers + 1]; extra[stage]: its seconds besides layers;
+    far[stage, start]: the end of what its memory holds from `start` on. An empty `far` is no limit.
     """
-    n = len(time) - 1
     end = start
-    extra = room[chunks + stage]
-    while end < n:
-        if time[end + 1] - time[start] + extra > limit_s:
-            break
-        if held[end + 1] - held[start] > room[stage]:
-            break
+    most = len(time) - 1
+    if len(far) > 0:
+        most = int(far[stage, start])
+    while end < most and time[end + 1] - time[start] + extra[stage] <= limit_s:
         end += 1
     return end
 
 
 @kernel
-def feasible(limit_s: float, chunks: int, time: Array, held: Array, room: Array) -> bool:
+def feasible(limit_s: float, time: Array, extra: Array, far: Array) -> bool:
     """Whether all layers fit on the stages with none above `limit_s` or above its memory."""
     at = 0
-    for stage in range(chunks):
-        if room[chunks + stage] > limit_s or room[stage] < 0.0:
+    for stage in range(len(extra)):
+        if extra[stage] > limit_s or (len(far) > 0 and far[stage, at] < at):
             return False
-        at = reach(at, stage, chunks, limit_s, time, held, room)
+        at = reach(at, stage, limit_s, time, extra, far)
     return at == len(time) - 1
 
 
 @kernel
-def bottleneck_s(chunks: int, time: Array, held: Array, room: Array) -> float:
+def bottleneck_s(time: Array, extra: Array, far: Array) -> float:
     """The smallest possible largest stage; inf when no partition fits into memory."""
     low = 0.0
-    high = time[-1] + np.max(room[chunks:])
-    if not feasible(high, chunks, time, held, room):
+    high = time[-1] + np.max(extra)
+    if not feasible(high, time, extra, far):
         return np.inf
     for _ in range(60):
         middle = 0.5 * (low + high)
         if middle <= low or middle >= high:
             break
-        if feasible(middle, chunks, time, held, room):
+        if feasible(middle, time, extra, far):
             high = middle
         else:
             low = middle
@@ -68,66 +63,60 @@ def bottleneck_s(chunks: int, time: Array, held: Array, room: Array) -> float:
 
 @kernel
 def partition(
-    layer_s: Array,
-    layer_bytes: Array,
-    chunks: int,
-    first_extra_s: float,
-    last_extra_s: float,
-    limit_bytes: Array,
+    time: Array, stages: int, first_extra_s: float, last_extra_s: float, far: Array
 ) -> Array:
-    """Layers of each stage, float64 [chunks], with the smallest possible largest stage.
+    """Layers of each stage, float64 [stages], with the smallest possible largest stage.
 
-    layer_s, layer_bytes [layers]; `limit_bytes` [chunks] is what each stage has for its layers
-    (the ends' own memory already taken off). Among all optima, cuts lie as near as they can to
-    equal shares. All zeros when nothing fits.
+    `time` [layers + 1]: prefix sums of the layers' seconds. far [stages, layers + 1]: where the
+    layers that a stage's memory holds end, by the first of them (below it where not even the
+    stage's own ends fit); it must grow with the first layer. Empty: no limit. Among all optima,
+    cuts lie as near as they can to equal shares. All zeros when nothing fits.
     """
-    n = len(layer_s)
-    time = np.zeros(n + 1)
-    held = np.zeros(n + 1)
-    for i in range(n):
-        time[i + 1] = time[i] + layer_s[i]
-        held[i + 1] = held[i] + layer_bytes[i]
-    room = np.zeros(2 * chunks)
-    room[:chunks] = limit_bytes
-    room[chunks] += first_extra_s
-    room[2 * chunks - 1] += last_extra_s
-    counts = np.zeros(chunks)
-    best = bottleneck_s(chunks, time, held, room)
+    extra = np.zeros(stages)
+    extra[0] += first_extra_s
+    extra[stages - 1] += last_extra_s
+    counts = np.zeros(stages)
+    best = bottleneck_s(time, extra, far)
     if not np.isfinite(best):
         return counts
-    level_cuts(best, chunks, time, held, room, counts)
+    level_cuts(best, time, extra, far, counts)
     return counts
 
 
+def memory_ends(held: Array, room: Array) -> Array:
+    """`far` of `partition` from prefix sums of the layers' bytes and each stage's room."""
+    ends = np.array([np.searchsorted(held, held + r, side="right") - 1 for r in room], np.float64)
+    ends[room < 0.0] = -1.0
+    return ends
+
+
 @kernel
-def level_cuts(
-    limit_s: float, chunks: int, time: Array, held: Array, room: Array, counts: Array
-) -> None:
+def level_cuts(limit_s: float, time: Array, extra: Array, far: Array, counts: Array) -> None:
     """Write into `counts` a partition under `limit_s` whose cuts are nearest to equal shares."""
-    n = len(time) - 1
-    least = np.zeros(chunks + 1, np.int64)
-    least[chunks] = n
-    for stage in range(chunks - 1, 0, -1):
+    n, stages = len(time) - 1, len(extra)
+    least = np.zeros(stages + 1, np.int64)
+    least[stages] = n
+    for stage in range(stages - 1, 0, -1):
         start = least[stage + 1]
         while start > 0:
-            if time[least[stage + 1]] - time[start - 1] + room[chunks + stage] > limit_s:
+            if time[least[stage + 1]] - time[start - 1] + extra[stage] > limit_s:
                 break
-            if held[least[stage + 1]] - held[start - 1] > room[stage]:
+            if len(far) > 0 and far[stage, start - 1] < least[stage + 1]:
                 break
             start -= 1
         least[stage] = start
-    share = (time[n] + np.sum(room[chunks:])) / chunks
+    share = (time[n] + np.sum(extra)) / stages
     at = 0
     done = 0.0
-    for stage in range(chunks):
-        far = reach(at, stage, chunks, limit_s, time, held, room)
-        done += room[chunks + stage]
+    for stage in range(stages):
+        end = reach(at, stage, limit_s, time, extra, far)
+        done += extra[stage]
         target = share * (stage + 1) - done
         cut = max(at, least[stage + 1])
-        while cut < far and abs(time[cut + 1] - target) <= abs(time[cut] - target):
+        while cut < end and abs(time[cut + 1] - target) <= abs(time[cut] - target):
             cut += 1
-        cut = min(cut, far)
-        if stage == chunks - 1:
+        cut = min(cut, end)
+        if stage == stages - 1:
             cut = n
         counts[stage] = cut - at
         at = cut

@@ -170,11 +170,19 @@ def pareto_places(searched: Searched, mask: Mask, most: int = 12) -> list[int]:
     return [int(i) for i in front[pick]]
 
 
-def finish(searched: Searched, place: int) -> Evaluated:
-    """The plan at a place with its solved stage layout, evaluated once more by itself."""
-    plan = searched.plan_at(place)
-    counts = layout_of(searched, plan)
-    return evaluate(searched.job, plan.model_copy(update={"stages": counts}), searched.low)
+def finish(searched: Searched, place: int, thorough: bool = True) -> Evaluated:
+    """The plan at a place with its solved stage layout, evaluated once more by itself.
+
+    `thorough`: with the faster of the search's own layout and one that was looked for further.
+    """
+    plan, which = searched.plan_at(place), searched.room_at(place)
+    found = layout_of(searched, plan, which)
+    ev = evaluate(searched.job, plan.model_copy(update={"stages": found}), searched.low)
+    further = layout_of(searched, plan, which, True) if thorough and plan.vpp > 1 else found
+    if further != found:
+        other = evaluate(searched.job, plan.model_copy(update={"stages": further}), searched.low)
+        ev = min(ev, other, key=lambda e: e.cost.step)
+    return ev
 
 
 def words_of(plan: Plan) -> str:

@@ -22,6 +22,7 @@ from gangsaw.cost.lower import (
     lower,
     schedule_code,
     shape_of,
+    strides_of,
 )
 from gangsaw.cost.memory import end_memory, memory_table
 from gangsaw.cost.memory_doc import capacity_of, interval, memory_state
@@ -31,15 +32,22 @@ from gangsaw.jit import compiled
 from gangsaw.search.blocks import (
     ENDS,
     STRIDE_DP,
-    Tables,
     block_bounds,
     count_plans,
-    end_seconds,
-    layout,
     search_blocks,
     shard_groups,
 )
-from gangsaw.search.inner import EVERY, NO, SMALLEST, TIERS, Found, Machine, Space, decode
+from gangsaw.search.inner import (
+    EVERY,
+    NO,
+    SMALLEST,
+    TIERS,
+    Found,
+    Machine,
+    Space,
+    decode,
+)
+from gangsaw.search.layouts import FREE, Tables, guard_of, layout, line_of
 from gangsaw.search.on_site import lower_on_site
 from gangsaw.spec import ModelSpec, Plan
 from gangsaw.spec.job import Job
@@ -92,6 +100,8 @@ class Searched:
     found: Found
     space: Space
     orders: tuple[str, ...]
+    rooms: tuple[float, float] = (math.inf, math.inf)
+    """Device bytes up to which a plan may fit, and surely fits."""
 
     @property
     def evaluated(self) -> int:
@@ -103,10 +113,15 @@ class Searched:
         """Evaluated plans that may fit."""
         return int(self.found.tally[1])
 
+    def room_at(self, index: int) -> int:
+        """For which memory the stages of the plan at a place are laid out: FREE, SURE or MAYBE."""
+        return decode(int(self.found.codes[index]))[-1]
+
     def plan_at(self, index: int) -> Plan:
         """The plan at a place of the result arrays, without its stage layout."""
         block = self.blocks[self.found.owner[index]]
-        schedule, v, rec, first, zero, shard, off_o, off_a = decode(int(self.found.codes[index]))
+        schedule, v, rec, first, zero, choices, _ = decode(int(self.found.codes[index]))
+        shard, off_o, off_a = choices
         tp, cp, pp, dp, ep, etp, mbs, sp, order = (int(x) for x in block[:9])
         group = dp * cp
         choice = int(shard_groups(self.space, group, block[STRIDE_DP], self.low.net)[shard])
@@ -310,17 +325,18 @@ def search_all(
             bounds = compiled(block_bounds)(blocks, space, kinds, low.ends, base, machine)
             order = np.argsort(bounds, kind="stable")
             blocks, bounds = np.ascontiguousarray(blocks[order]), bounds[order]
+    places = 2 * total + 1  # each plan, and again within memory; untouched pages cost nothing
     found = Found(
-        np.empty(total + 1, np.int64),
-        np.empty(total + 1, np.int32),
-        np.empty(total + 1, np.float32),
-        np.empty(total + 1, np.float32),
+        np.empty(places, np.int64),
+        np.empty(places, np.int32),
+        np.empty(places, np.float32),
+        np.empty(places, np.float32),
         np.zeros(2, np.int64),
     )
     first = 1
+    room = capacity_bytes(job, headroom_frac)
+    rooms = (room, sure_bytes(room, job.stack.memory_doubt_frac))
     if total:
-        room = capacity_bytes(job, headroom_frac)
-        rooms = (room, sure_bytes(room, job.stack.memory_doubt_frac))
         done = compiled(search_blocks)(
             blocks, bounds, space, kinds, low.ends, base, state, machine, found, rooms,
             (breadth.slack, breadth.keep),
@@ -333,7 +349,7 @@ def search_all(
         step_s if shared == 1.0 else step_s * np.float32(shared),
         found.peak[first:done], found.tally,
     )  # fmt: skip
-    return Searched(job, low, blocks, kept, space, orders_of(fixed))
+    return Searched(job, low, blocks, kept, space, orders_of(fixed), rooms)
 
 
 def legal_plans(job: Job, fixed: Mapping[str, object], breadth: Breadth) -> int:
@@ -392,25 +408,26 @@ def narrower(breadth: Breadth) -> Breadth:
     return replace(breadth, first_layers=NO, hybrid=NO)
 
 
-def layout_of(searched: Searched, plan: Plan) -> tuple[int, ...]:
-    """The stage layout that the search solved for a plan."""
+def layout_of(
+    searched: Searched, plan: Plan, which: int = FREE, thorough: bool = False
+) -> tuple[int, ...]:
+    """The stage layout of a plan that the search found: the fastest, or that within a room.
+
+    `thorough` looks further for unequal layers in several chunks a rank (`search.layouts`).
+    """
     job, low, space = searched.job, searched.low, searched.space
-    cut, strides = (
-        cut_of(plan, job.recipe),
-        axis_strides(
-            plan.rank_order.split("-"),
-            {a: getattr(plan, a) for a in ("tp", "cp", "dp", "pp", "ep", "etp")},
-        ),
-    )
+    cut, strides = cut_of(plan, job.recipe), strides_of(plan)
     tables = Tables(
         time_table(low.kinds, cut, low.device, low.net, strides, low.stack),
         memory_table(low.kinds, cut, low.memory),
         end_time(low.ends, cut, low.device, low.net, strides, low.stack),
         end_memory(low.ends, cut, float(plan.pp), low.memory),
     )
-    shape = shape_of(plan.schedule)
-    counts = compiled(layout)(
-        space, tables, plan.pp, plan.vpp, shape, plan.recompute == "full",
-        end_seconds(space, tables, plan.recompute == "full"),
-    )  # fmt: skip
+    extra = (space.mtp, space.vision)
+    line = line_of(space.order, space.kinds, extra, tables, plan.recompute == "full")
+    if len(space.stages):
+        return tuple(int(n) for n in space.stages)
+    state = memory_state(plan, job.recipe)
+    guard = guard_of(which, searched.rooms, tables, state, low.memory)
+    counts = compiled(layout)(line, plan.pp, plan.vpp, shape_of(plan.schedule), guard, thorough)
     return tuple(int(n) for n in counts)

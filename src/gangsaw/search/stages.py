@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from gangsaw.cost.types import Array
 from gangsaw.errors import InputError
 from gangsaw.schedule.actions import I32, B, F, I, Schedule
-from gangsaw.search.partition import partition
+from gangsaw.search.partition import memory_ends, partition
 from gangsaw.simulate.loop import execute
 from gangsaw.simulate.times import StageTimes, Transfers
 
@@ -259,14 +259,13 @@ def quick_stages(
 ) -> Counts:
     """The partition with the smallest largest stage: exact and immediate, without simulation."""
     time = np.array([i.forward_s + i.backward_s + i.weight_s for i in items])
-    held = np.zeros(len(items))
-    room = np.full(stages, np.inf)
+    far = np.zeros((0, 0))
     if limits is not None:
         held = np.array([i.static_bytes for i in items])
         held = held + np.array([i.activation_bytes for i in items]) * limits.in_flight.max()
         share = stages // len(limits.limit_bytes)
-        room = np.tile(limits.limit_bytes / share, share)
-    counts = partition(time, held, stages, 0.0, 0.0, room)
+        far = memory_ends(_prefix(held), np.tile(limits.limit_bytes / share, share))
+    counts = partition(_prefix(time), stages, 0.0, 0.0, far)
     if not counts.any():
         raise InputError("no partition of the layers keeps the stages' memory limits")
     return tuple(int(c) for c in counts)
