@@ -214,9 +214,12 @@ def network_lines(n: NetworkHealth) -> list[str]:
     )
     for row in n.congestion:
         out.append(
-            f"  oversubscribed {row.oversubscription:.0f}:1, {row.routing:<25}x{row.mean:.2f} in"
-            f" the mean, P95 {row.p95:.2f}, P99 {row.p99:.2f}"
+            f"  oversubscribed {row.oversubscription:.0f}:1, {row.routing:<25}x{row.mean:.2f}, P95"
+            f" {row.p95:.2f} (+-{row.p95_error:.2f}), P99 {row.p99:.2f} (+-{row.p99_error:.2f})"
         )
+    if n.congestion:
+        drawn = n.congestion[0]
+        out.append(f"  collisions and P99 of collectives: {drawn.draws:,} draws, seed {drawn.seed}")
     return out
 
 

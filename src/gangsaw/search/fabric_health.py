@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import numpy as np
+from functools import lru_cache
 
 from gangsaw.cost.collectives import group_path
 from gangsaw.cost.lower import strides_of
@@ -13,6 +12,7 @@ from gangsaw.search.collectives import collectives_of
 from gangsaw.search.estimate import Evaluated
 from gangsaw.search.tail_docs import CollectiveHealth, CongestionRow, NetworkHealth, TierNeed
 from gangsaw.simulate.noise import Routing, congestion_factors, fabric_of
+from gangsaw.simulate.tail import percentiles
 from gangsaw.spec.reliability import Reliability
 from gangsaw.spec.result import CollectiveDoc
 
@@ -25,6 +25,7 @@ ROUTINGS: tuple[tuple[str, Routing, int], ...] = (
     ("sprayed by packet", "sprayed", 1),
 )
 DRAWS = 2000
+RESAMPLES = 100
 MODEL = (
     "flows hashed onto the uplinks of a leaf, balls into bins (Raab and Steger 1998), equal shares"
     " of a link, a collective as slow as its slowest flow; background flows are hashed likewise"
@@ -91,21 +92,28 @@ def congestion_rows(
     reliability: Reliability, leaf_devices: int, seed: int
 ) -> tuple[CongestionRow, ...]:
     """Factor by oversubscription and routing against uplinks as fast as the ports, with tails."""
+    return _congestion(reliability.noise.background_frac, leaf_devices, seed)
+
+
+@lru_cache(maxsize=8)
+def _congestion(background: float, leaf_devices: int, seed: int) -> tuple[CongestionRow, ...]:
     rows = []
     for over in OVERSUBSCRIPTIONS:
         for name, routing, flows in ROUTINGS:
-            found = over * congestion_factors(
-                fabric_of(leaf_devices, over, flows),
-                routing, reliability.noise.background_frac, DRAWS, seed,
-            )  # fmt: skip
+            shape = fabric_of(leaf_devices, over, flows)
+            found = over * congestion_factors(shape, routing, background, DRAWS, seed)
+            mean, _, (p95, p99) = percentiles(found[None, :], (0.95, 0.99), seed, RESAMPLES)
             rows.append(
                 CongestionRow(
                     oversubscription=over,
                     routing=name,
-                    mean=float(found.mean()),
-                    p95=float(np.quantile(found, 0.95)),
-                    p99=float(np.quantile(found, 0.99)),
+                    mean=mean,
+                    p95=p95.value_s,
+                    p99=p99.value_s,
+                    p95_error=p95.error_s,
+                    p99_error=p99.error_s,
                     draws=DRAWS,
+                    seed=seed,
                 )
             )
     return tuple(rows)
@@ -127,11 +135,12 @@ def network_health(
         fabric_of(leaf, max(t.oversubscription for t in cluster.tiers), noise.flows_per_uplink),
         routing, noise.background_frac, DRAWS, seed,
     )  # fmt: skip
-    p99 = float(np.quantile(factors, 0.99))
+    _, _, (p99,) = percentiles(factors[None, :], (0.99,), seed, RESAMPLES)
     inner = cluster.tiers[0].name
     health = []
     for r in rows:
-        slow = r.seconds_each * (1.0 if r.tier == inner else p99)
+        outside = 0.0 if r.tier == inner else 1.0
+        slow = r.seconds_each * (1.0 + outside * (p99.value_s - 1.0))
         health.append(
             CollectiveHealth(
                 axis=r.axis,
@@ -139,6 +148,7 @@ def network_health(
                 tier=r.tier,
                 expected_s=r.seconds_each,
                 p99_s=slow,
+                p99_error_s=outside * r.seconds_each * p99.error_s,
                 timeout_s=TIMEOUT_S,
                 timeout_frac=(slow + p99_step_s) / TIMEOUT_S,
             )

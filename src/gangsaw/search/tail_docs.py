@@ -159,6 +159,7 @@ class CollectiveHealth(Document):
     tier: str
     expected_s: float
     p99_s: float = Field(description="with collisions on the fabric")
+    p99_error_s: float = Field(0.0, description="standard error, of the draws of the fabric")
     timeout_s: float
     timeout_frac: float = Field(description="of the timeout: the collective and the longest wait")
 
@@ -181,7 +182,10 @@ class CongestionRow(Document):
     mean: float
     p95: float
     p99: float
+    p95_error: float = Field(description="standard error, by drawing again")
+    p99_error: float
     draws: int
+    seed: int
 
 
 class NetworkHealth(Document):
