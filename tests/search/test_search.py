@@ -269,7 +269,7 @@ def test_listed_by_time_and_each_says_why():
     assert times == sorted(times)
     labels = [label for p in result.plans for label in p.labels]
     assert {"fastest", "cheapest", "safest", "simplest"} <= set(labels)
-    assert sum(p.best_prob_frac for p in result.plans) == pytest.approx(1.0, abs=0.3)
+    assert sum(p.group_prob_frac for p in result.plans) == pytest.approx(1.0, abs=0.3)
     for p in result.plans:
         assert p.why and "\n" not in p.why
         assert p.step_time_lo_s < p.step_time_s < p.step_time_hi_s

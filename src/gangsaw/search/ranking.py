@@ -26,6 +26,8 @@ ALIKE = 1.005
 """Plans of one choice within this factor of its fastest cannot be told apart."""
 LOOK = 4000
 """Evaluated plans looked at, fastest first, for the distinct choices of the list."""
+WORTH_SAYING = 0.005
+"""By how much of the step even stages must be slower for the layout to be mentioned."""
 WORTH_RISK = 0.97
 """A plan that only may fit is mentioned where it is 3 % faster than all that surely do."""
 
@@ -229,6 +231,9 @@ def whys(rows: Sequence[tuple[Evaluated, tuple[str, ...], PlanResult]]) -> list[
         else:
             slower = ev.cost.step / min(r[0].cost.step for r in rows) - 1.0
             text = f"{100 * slower:.1f} % slower than the fastest" if i else result.why
+        stages = result.layout
+        if stages and stages.even_step_time_s > (1.0 + WORTH_SAYING) * result.step_time_s:
+            text += f"; its stages save {stages.devices_saved:.0f} devices against even ones"
         if "safest" in labels:
             text += f"; {100 * result.memory.headroom_frac:.0f} % of memory free"
         if "simplest" in labels:

@@ -88,9 +88,9 @@ def refined(ev: Evaluated, room_bytes: float, budget: int = 80) -> Refined | Non
         even_s = rerun.makespan_s(layouts.times(even)) + layouts.rest_s(even)
     scale = ev.cost.step / layouts.costs.closed_form_s(ev.counts)[0]
     return Refined(
-        found.counts, scale * before_s, scale * found.step_s, scale * even_s,
-        found.step_s <= (floor + least_s) * (1 + TOLERANCE), found.settled, found.simulated,
-        devices_saved(even_s, found.step_s, plan.devices),
+        found.counts, float(scale * before_s), float(scale * found.step_s), float(scale * even_s),
+        bool(found.step_s <= (floor + least_s) * (1 + TOLERANCE)), found.settled, found.simulated,
+        float(devices_saved(even_s, found.step_s, plan.devices)),
     )  # fmt: skip
 
 

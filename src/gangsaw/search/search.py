@@ -10,7 +10,7 @@ import numpy as np
 
 from gangsaw.cost.legal import check_schedule, check_shapes
 from gangsaw.errors import InputError
-from gangsaw.search.estimate import Evaluated, plan_result
+from gangsaw.search.estimate import Evaluated, evaluate, plan_result
 from gangsaw.search.merging import alone, merged, with_chances
 from gangsaw.search.outlook import CANDIDATES, by_goal, with_outlook
 from gangsaw.search.probability import chances_of
@@ -25,6 +25,7 @@ from gangsaw.search.ranking import (
     whys,
     words_of,
 )
+from gangsaw.search.refine import refined
 from gangsaw.search.space import (
     DOMINATED,
     Breadth,
@@ -41,7 +42,7 @@ from gangsaw.search.space import (
 )
 from gangsaw.spec.job import Job
 from gangsaw.spec.plan import Plan
-from gangsaw.spec.result import Goal, PlanListResult, PlanResult, SearchedDoc
+from gangsaw.spec.result import Goal, LayoutDoc, PlanListResult, PlanResult, SearchedDoc
 
 Place = tuple[Searched, int]
 
@@ -130,14 +131,32 @@ def rank(parts: list[Searched], limits: Limits) -> list[Ranked]:
 Row = tuple[Evaluated, tuple[str, ...], PlanResult]
 
 
+def laid_out(searched: Searched, ev: Evaluated) -> tuple[Evaluated, LayoutDoc | None]:
+    """The plan with the stages of its fastest simulated step, each rank within its memory."""
+    if len(searched.space.stages):
+        return ev, None
+    found = refined(ev, searched.rooms[1])
+    if found is None:
+        return ev, None
+    if found.counts != ev.counts:
+        ev = evaluate(ev.job, ev.plan.model_copy(update={"stages": found.counts}), ev.low)
+    # As a ratio: the shown step is the closed form's.
+    even_s = ev.cost.step * found.even_s / found.after_s
+    return ev, LayoutDoc(
+        even_step_time_s=even_s, devices_saved=found.devices_saved, proved=found.proved,
+        settled=found.settled,
+    )  # fmt: skip
+
+
 def finished(ranked: list[Ranked], limits: Limits) -> list[Row]:
     """Results of all listed plans of all device counts, fastest first."""
     rows: list[Row] = []
     for part in ranked:
         mine: list[Row] = []
         for merit in part.merits:
-            ev = finish(part.searched, merit.index)
-            mine.append((ev, merit.labels, plan_result(ev)))
+            ev, stages = laid_out(part.searched, finish(part.searched, merit.index))
+            result = plan_result(ev).model_copy(update={"layout": stages})
+            mine.append((ev, merit.labels, result))
         rows += mine
     rows.sort(key=lambda r: (r[2].step_time_s, r[2].memory.peak_bytes))
     if not rows:

@@ -116,6 +116,17 @@ class LikePlan(Document):
     differs: str = Field(description="what it is, in a few words, against the row's plan")
 
 
+class LayoutDoc(Document):
+    """How the plan's stages were laid out, by the simulated step."""
+
+    even_step_time_s: float = Field(description="with layers spread as evenly as they go")
+    devices_saved: float = Field(
+        description="that even stages would need on top for the same rate, were they to fit"
+    )
+    proved: bool = Field(description="no layout of these layers is more than 0.1 % faster")
+    settled: bool = Field(description="no move of one layer that was tried makes it faster")
+
+
 class PlanResult(Document):
     """One plan with its time, memory and bill side by side."""
 
@@ -142,6 +153,9 @@ class PlanResult(Document):
     )
     like: tuple[LikePlan, ...] = Field(
         (), description="plans that cannot be told from this one: neither is faster with 80 %"
+    )
+    layout: LayoutDoc | None = Field(
+        None, description="of plans with stages that the search listed; None: nothing to lay out"
     )
     mfu_frac: float
     hfu_frac: float
