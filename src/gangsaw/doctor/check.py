@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from pydantic import Field
 
@@ -178,12 +178,20 @@ def _fault(rule: Rule, judge: Evaluator, site: Site) -> Fault:
     return Fault(
         code=rule.code, severity=rule.severity, where=_where(rule, judge, site.launch),
         message=judge.fill(rule.message), rule=rule.rule,
-        legal=tuple(cast("list[Value]", legal)) if isinstance(legal, list) else (),
+        legal=_legal(legal),
         repair=judge.fill(rule.repair), source=rule.source, effect=change.text,
         params_change=change.params_change, peak_bytes=change.peak_bytes,
         step_time_s=change.step_time_s, peak_change_bytes=change.peak_change_bytes,
         step_time_change_frac=change.step_time_change_frac,
     )  # fmt: skip
+
+
+def _legal(found: object) -> tuple[Value, ...]:
+    """Legal values that are known, each once."""
+    if not isinstance(found, list):
+        return ()
+    plain = [item for item in found if isinstance(item, (bool, int, float, str))]
+    return tuple(dict.fromkeys(plain))
 
 
 def _where(rule: Rule, judge: Evaluator, launch: LaunchFile) -> str:

@@ -28,6 +28,7 @@ MODULES = frozenset((
 ))  # fmt: skip
 
 
+_PROVIDERS = ("megatron-bridge", "nemo", "verl", "ms-swift")
 _WHOLE_SHAPE = ("megatron-lm", "nanotron", "gpt-neox", "deepspeed")
 """Frameworks whose files state a shape in full, with the framework's defaults for the rest."""
 
@@ -78,6 +79,12 @@ def _switches(launch: LaunchFile, names: dict[str, Any]) -> None:
     names["precision_aware_n"] = bool(launch.facts.get("precision_aware"))
     names["compile_n"] = bool(launch.facts.get("compile"))
     names["framework"] = launch.framework
+    # Providers fill in what a recipe leaves out, so there an unstated part is unknown, not absent.
+    names["shape_known"] = launch.framework not in _PROVIDERS or launch.model is not None
+    names["model_mla"] = launch.model is not None and any(
+        kind.attention.is_mla for kind in launch.model.kinds
+    )
+    names["vpp_n"] = launch.facts.get("vpp") or 1
     names["vocab_multiple_n"] = launch.facts.get("vocab_multiple") or 128
     names["qkv_bias_n"] = bool(launch.facts.get("qkv_bias"))
     names["qk_norm_n"] = bool(launch.facts.get("qk_norm"))
@@ -285,6 +292,8 @@ def _predicted(
         fewer = plan.num_microbatches // plan.cp
         change = {"cp": 1, "dp": plan.dp * plan.cp, "num_microbatches": fewer}
         _compare(names, "without_cp", job, plan, dict(change))
+    if plan.tp > 1 and not plan.sequence_parallel:
+        _compare(names, "with_sp", job, plan, {"sequence_parallel": True})
     if plan.offload_optimizer > 0:
         _compare(names, "without_offload", job, plan, {"offload_optimizer": 0.0})
 

@@ -49,6 +49,10 @@ def files(job: Job, plan: Plan) -> tuple[ExportFile, ...]:
     ddp.setdefault("use_distributed_optimizer", plan.zero == 1)
     if plan.zero != 1:
         ddp.setdefault("overlap_param_gather", False)
+    # Bridge turns both on where either is on, and the optimizer's is on by default.
+    for key in ("use_distributed_optimizer", "overlap_param_gather"):
+        if ddp.get(key) is False:
+            optim[key] = False
     steps = round(recipe.tokens / recipe.tokens_per_step) if recipe.tokens else 1000
     text = [
         '"""Recipe written by gangsaw."""\n', header(job, plan), "import torch\n\n",

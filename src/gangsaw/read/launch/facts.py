@@ -80,6 +80,8 @@ def catalog_name(text: str) -> str:
     if exact:
         return exact
     plain = re.sub(r"[^a-z0-9.]+", "-", text[-300:].lower()).strip("-")
+    if re.search(r"debug-?model|\btoy\b|\btiny\b|\bsmoke\b", plain):
+        return ""
     for pattern, name in _names():
         if pattern.search(plain):
             return name

@@ -268,6 +268,8 @@ def _bridge_defaults(facts: Facts, framework: Framework) -> None:
     source = {"nemo": "NeMo 2.5 recipes", "ms-swift": "ms-swift 3.8 defaults"}.get(
         framework, "Megatron-Bridge 0.3 recipes"
     )
+    if framework == "megatron-bridge":
+        _bridge_settles(facts)
     if framework == "ms-swift":
         facts.assume("dispatcher", "alltoall", source)
         facts.assume("task", "sft", source)
@@ -279,6 +281,22 @@ def _bridge_defaults(facts: Facts, framework: Framework) -> None:
                         ("normalization", "RMSNorm"), ("positions", "rope"), ("gated", True),
                         ("overlap_grad", True), ("overlap_param", True)):  # fmt: skip
         facts.assume(name, value, source)
+
+
+def _bridge_settles(facts: Facts) -> None:
+    """What Megatron-Bridge changes of a recipe before it runs.
+
+    Source: training/config.py _validate_and_sync_distributed_optimizer_settings (either switch
+    turns both on, and the optimizer's is on by default) and models/transformer_config.py
+    (expert tensor parallelism is 1 unless stated), 0.6.2.
+    """
+    keys = facts.settings.items
+    off = [key for key in keys if key.endswith("optimizer.use_distributed_optimizer")]
+    if facts.get("dist_opt") is False and not any(keys[key].value is False for key in off):
+        facts.state("dist_opt", True, facts.held["dist_opt"].where)
+    if (facts.whole("ep") or 1) > 1 and facts.get("etp") is None:
+        facts.held.pop("etp", None)
+        facts.assume("etp", 1, "Megatron-Bridge 0.6: 1 with expert parallelism unless stated")
 
 
 def _finish(
