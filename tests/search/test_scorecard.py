@@ -241,3 +241,12 @@ def test_command_prints_document_text_and_page(tmp_path):
     assert out.isascii() and max(len(x) for x in out.splitlines()) <= 100
     html = page.read_text()
     assert "src=" not in html and "href=" not in html and html.count("<td>") == 4 * len(CARD.rows)
+
+
+def test_where_nothing_fits_the_card_is_shown_and_the_exit_says_so():
+    words = ["scorecard", "llama-3.1-405b", "h100-sxm:16", "--seq-len", "8192",
+             "--global-batch", "128"]  # fmt: skip
+    code, out, err = run([*words, "--json"])
+    assert code == 3 and json.loads(out)["rows"] == {}
+    code, out, err = run(words)
+    assert code == 3 and out.count("the least needs") == 4 and "no plan of any kind fits" in err

@@ -88,7 +88,7 @@ def test_without_plans_the_best_of_each_kind_are_compared():
     assert len(set(shapes)) == len(shapes)
     assert len(answer["pairs"]) == len(names) * (len(names) - 1) // 2
     code, _, err = run(["threshold", "llama-3.1-405b", "h100-sxm:16", *words[3:]])
-    assert code == 2 and "state plan files" in err
+    assert code == 3 and "no plan of llama-3.1-405b fits h100-sxm:16" in err
     code, _, err = run(["threshold", "llama-3.1-8b", "h100-sxm:8", *words[3:]])
     assert code == 2 and "Legal: intra-node-bandwidth" in err
 

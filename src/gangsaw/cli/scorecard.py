@@ -11,7 +11,7 @@ import typer
 from gangsaw.cli import files
 from gangsaw.cli import output as screen
 from gangsaw.cli.flags import JobArgs, OutputFlags, RecipeFlags, takes
-from gangsaw.errors import InputError
+from gangsaw.errors import InputError, NoPlanFitsError
 
 Text = str | None
 
@@ -62,7 +62,12 @@ def command(args: JobArgs, recipe: RecipeFlags, flags: ScorecardFlags, output: O
         screen.note(f"wrote {target}")
     if output.json:
         screen.write_json(card)
-        return
-    from gangsaw.report.scorecard import scorecard_text
+    else:
+        from gangsaw.report.scorecard import scorecard_text
 
-    screen.show(lambda console: console.print(scorecard_text(card), soft_wrap=True))
+        screen.show(lambda console: console.print(scorecard_text(card), soft_wrap=True))
+    if not any(c.plan for c in card.columns):
+        raise NoPlanFitsError(
+            "no plan of any kind fits: what the least of each needs is"
+            f" {'in the document' if output.json else 'listed'}"
+        )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from gangsaw.errors import InputError
+from gangsaw.errors import InputError, NoPlanFitsError
 from gangsaw.search.estimate import Evaluated, evaluate
 from gangsaw.search.families import FAMILIES, kind_of, survey
 from gangsaw.search.line import MONEY_ONLY, legal_grid, range_of
@@ -43,9 +43,14 @@ def contenders(
 ) -> list[Case]:
     """Cases to compare over one parameter or two, the best at present first.
 
-    Raises InputError where fewer than two plans fit.
+    Raises InputError where one plan alone fits, NoPlanFitsError where none does.
     """
     found = survey(job, LISTED)
+    if not found.listed and not any(b.found for b in found.best.values()):
+        needs = "; ".join(f"{f}: {found.best[f].note}" for f in FAMILIES)
+        raise NoPlanFitsError(
+            f"no plan of {job.model.name} fits {job.cluster.name}:{job.cluster.devices} ({needs})"
+        )
     kinds = [b.found for f in FAMILIES if (b := found.best[f]).found is not None]
     pool = [*found.listed, *(e for e in kinds if e is not None)]
     pool += [
