@@ -18,6 +18,7 @@ from gangsaw.fit.baseline import baseline_errors
 from gangsaw.fit.fit import NOT_TIMINGS, SAME_SOURCE, SETUP_SD, training_rows
 from gangsaw.fit.goals import TRIED, goal_table, missed
 from gangsaw.fit.outcome import ValidateResult
+from gangsaw.fit.own_rows import lines_of
 from gangsaw.fit.picture import Dot, bars, scatter
 from gangsaw.fit.release import catalog_file, load_held_out
 from gangsaw.fit.rows import Row, load_shipped, shipped_sources
@@ -53,6 +54,7 @@ class Report:
     in_sample: Mapping[str, ValidateResult]
     sweeps: Sequence[Sweep]
     table: Mapping[str, Row]
+    own_rows: Sequence[str]
 
 
 def collect() -> Report:
@@ -73,6 +75,7 @@ def collect() -> Report:
         {name: validate(rows) for name, rows in merged.items()},
         sweeps(held_out, table),
         table,
+        lines_of(held_out, widths),
     )
 
 
@@ -268,6 +271,8 @@ def page(report: Report) -> str:
         "Widths are estimated without the source that they are judged on. Own rows are chosen by"
         " their plans alone, for all plans of the set-up.",
         "\n".join(interval_lines(report)),
+        "## Own rows: more of them, and wrong ones",
+        *report.own_rows,
         "## Order of plans",
         "Rows that differ in the plan alone, ordered by the physical prediction with the source"
         " left out. Regret: what the plan predicted best costs over the measured best.",
