@@ -52,12 +52,12 @@ def errors():
 
 def test_one_chunk_a_rank(errors):
     # A bottleneck at the front of the pipe costs less than one at its end; taken as the end's.
-    assert errors[1, 8].min() > -0.01 and errors[1, 2].min() > -0.01
-    assert errors[1, 8].mean() < 0.02 and errors[1, 8].max() < 0.05
-    assert errors[1, 2].mean() < 0.08 and errors[1, 2].max() < 0.16
+    assert errors[1, 8].min() > -0.02 and errors[1, 2].min() > -0.02
+    assert errors[1, 8].mean() < 0.03 and errors[1, 8].max() < 0.08
+    assert errors[1, 2].mean() < 0.10 and errors[1, 2].max() < 0.20
 
 
 @pytest.mark.parametrize("v", [2, 4])
 def test_chunks(errors, v):
-    assert np.abs(errors[v, 8]).mean() < 0.03 and np.abs(errors[v, 8]).max() < 0.10
-    assert np.abs(errors[v, 2]).mean() < 0.07 and np.abs(errors[v, 2]).max() < 0.16
+    assert np.abs(errors[v, 8]).mean() < 0.04 and np.abs(errors[v, 8]).max() < 0.12
+    assert np.abs(errors[v, 2]).mean() < 0.10 and np.abs(errors[v, 2]).max() < 0.20

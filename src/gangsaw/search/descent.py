@@ -22,6 +22,8 @@ Counts = tuple[int, ...]
 TOLERANCE = 1e-3
 """A layout within this share of the lower bound counts as the best: no other gains more."""
 LONGEST_WALK = 8
+SIDEWAYS = 6
+"""Moves that may lead nowhere before the way is given up."""
 LOOKED_AT = 12
 """Moves whose bound is made exact in each step of a walk."""
 ENDS = 32
@@ -154,16 +156,37 @@ def _walk(
     """Where at most `reach` moves down the model lead; None where no move goes down."""
     here, below_s = start, start_s * (1 - LEAST_GAIN)
     for _ in range(reach):
-        # Fewer parameters on the fullest rank may be worth a slower pipeline.
-        rest_s = layouts.rest_s(here)
-        moves = model.moves(here, model.lasts([here])[0], below_s - (1.0 - SHRINKS) * rest_s)
-        moves = [each for each in moves if each not in seen and layouts.fits(each)]
-        if not moves:
+        found = _best_move(model, layouts, here, below_s, seen)
+        if found is None or found[0] >= below_s:
             break
-        rests = np.array([layouts.rest_s(each) for each in moves])
-        bounds = model.lasts(moves).max(axis=1) + rests
-        best = int(np.argmin(bounds))
-        if bounds[best] >= below_s:
-            break
-        below_s, here = float(bounds[best]) * (1 - LEAST_GAIN), moves[best]
-    return None if here == start else here
+        below_s, here = found[0] * (1 - LEAST_GAIN), found[1]
+    if here != start:
+        return here
+    # Two stages that hold the step up need a layer less each: down only with the second move.
+    tried = dict(seen)
+    for _ in range(SIDEWAYS):
+        found = _best_move(model, layouts, here, np.inf, tried)
+        if found is None:
+            return None
+        if found[0] < below_s:
+            return found[1]
+        here = found[1]
+        tried[here] = found[0]
+    return None
+
+
+def _best_move(
+    model: _Model, layouts: Layouts, here: Counts, below_s: float, seen: dict[Counts, float]
+) -> tuple[float, Counts] | None:
+    """The move with the lowest bound, and where equal with the lower chains on average."""
+    # Fewer parameters on the fullest rank may be worth a slower pipeline.
+    pipe_s = below_s - (1.0 - SHRINKS) * layouts.rest_s(here)
+    moves = model.moves(here, model.lasts([here])[0], pipe_s)
+    moves = [each for each in moves if each not in seen and layouts.fits(each)]
+    if not moves:
+        return None
+    rests = np.array([layouts.rest_s(each) for each in moves])
+    chains = model.lasts(moves)
+    bounds = chains.max(axis=1) + rests
+    best = int(np.lexsort((chains.mean(axis=1), np.round(bounds, 12)))[0])
+    return float(bounds[best]), moves[best]
