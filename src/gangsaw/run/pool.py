@@ -42,8 +42,16 @@ class _Task(NamedTuple):
     limit_s: float
 
 
+Answer = tuple[str, bytes, float]
+"""ok, input or failed; the pickled value; when it was given, on a clock that all ranks share."""
+
+
 def _rank(task: _Task, rank: int, pipe: Connection) -> None:
-    """One rank of one job: join, run, answer."""
+    """One rank of one job: join, run, answer.
+
+    The answer is sent before the group is left: a rank that fails by the loss of this one then
+    always answers later than it.
+    """
     torch.set_num_threads(1)
     warnings.simplefilter("default")
     try:
@@ -54,44 +62,47 @@ def _rank(task: _Task, rank: int, pipe: Connection) -> None:
             world_size=task.world,
             timeout=timedelta(seconds=task.limit_s),
         )
-        try:
-            answer: tuple[str, Any] = ("ok", task.fn(*task.args))
-        finally:
-            dist.destroy_process_group()
+        answer: tuple[str, Any] = ("ok", task.fn(*task.args))
     except GangsawError as error:
         answer = ("input", error)
     except Exception:
         answer = ("failed", traceback.format_exc())
     # Plain pickle: multiprocessing's own would pass tensors by a file that dies with this process.
-    pipe.send((answer[0], pickle.dumps(answer[1])))
+    pipe.send((answer[0], pickle.dumps(answer[1]), time.monotonic()))
     pipe.close()
+    with contextlib.suppress(Exception):
+        dist.destroy_process_group()
 
 
-def _failure(why: str) -> list[tuple[str, bytes]]:
-    return [("failed", pickle.dumps(why))]
+def _failure(why: str) -> list[Answer]:
+    return [("failed", pickle.dumps(why), time.monotonic())]
 
 
-def _collect(task: _Task, pipes: list[Connection]) -> list[tuple[str, bytes]]:
-    """The answers of all ranks, or the first failure alone."""
-    answers: dict[int, tuple[str, bytes]] = {}
+def _collect(task: _Task, pipes: list[Connection]) -> list[Answer]:
+    """The answers of all ranks, or the first failure alone: others follow from it."""
+    answers: dict[int, Answer] = {}
     end = time.monotonic() + task.limit_s
     while len(answers) < len(pipes):
         left = {p: r for r, p in enumerate(pipes) if r not in answers}
         ready = cast("list[Connection]", wait(list(left), max(0.0, end - time.monotonic())))
         if not ready:
             return _failure(f"no answer within {task.limit_s:.0f} s")
+        failed: list[tuple[float, int, bytes]] = []
         for pipe in ready:
             try:
-                kind, value = pipe.recv()
+                answers[left[pipe]] = pipe.recv()
             except EOFError:
                 return _failure(f"rank {left[pipe]} died")
+            kind, value, when = answers[left[pipe]]
             if kind == "failed":
-                return _failure(f"rank {left[pipe]} failed:\n{pickle.loads(value)}")
-            answers[left[pipe]] = (kind, value)
+                failed.append((when, left[pipe], value))
+        if failed:
+            _, rank, value = min(failed)
+            return _failure(f"rank {rank} failed:\n{pickle.loads(value)}")
     return [answers[r] for r in range(len(pipes))]
 
 
-def _run_task(task: _Task) -> list[tuple[str, bytes]]:
+def _run_task(task: _Task) -> list[Answer]:
     ranks, pipes = [], []
     for rank in range(task.world):
         mine, theirs = _FORK.Pipe(duplex=False)
@@ -153,7 +164,7 @@ class Pool:
         store = str(Path(self._folder.name) / f"store{self._jobs}")
         self._pipe.send(_Task(fn, args, world, store, limit_s))
         try:
-            answers = [(kind, pickle.loads(value)) for kind, value in self._pipe.recv()]
+            answers = [(kind, pickle.loads(value)) for kind, value, _ in self._pipe.recv()]
         except EOFError:
             raise RunFailedError("the warm process died") from None
         for kind, value in answers:
