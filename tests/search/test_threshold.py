@@ -288,6 +288,26 @@ def test_shocks_rank_again():
     )
 
 
+def test_shocks_of_links_touch_their_own_side_of_the_boundary():
+    job = JOB.model_copy(update={"cluster": load_cluster("a100-pcie-80g:64")})
+    plan = case("p", job, tp=2, pp=4, dp=8, num_microbatches=64)
+    worlds = {s.name: s.objective[0] for s in shocks((plan, plan))}
+    over = {n: parameter(f"{n}-node-bandwidth") for n in ("intra", "inter")}
+    tiers = job.cluster.tiers
+    slow = tuple(
+        t.model_copy(update={"bytes_per_s": t.bytes_per_s / 2}) if t.devices <= 8 else t
+        for t in tiers
+    )
+    inside = case(
+        "i", job.model_copy(update={"cluster": job.cluster.model_copy(update={"tiers": slow})}),
+        tp=2, pp=4, dp=8, num_microbatches=64,
+    )  # fmt: skip
+    assert worlds["links in the node halved"] == pytest.approx(inside.value("cost"))
+    beyond = over["inter"].at(plan, over["inter"].get(plan) / 2)
+    assert worlds["links beyond the node halved"] == pytest.approx(beyond.value("cost"))
+    assert worlds["links in the node halved"] != worlds["links beyond the node halved"]
+
+
 def test_node_boundary_cuts_the_degree_that_a_tier_carries():
     node, pod = tier_carries(JOB)[:2]
     assert (node.tier, node.devices) == ("node", 8)

@@ -169,7 +169,9 @@ def _cases(job: Job, names: list[str], prices: _Prices) -> list[Case]:
 
     found: list[Case] = []
     for name in names:
-        path, at, cluster = name.rpartition("@") if "@" in name else (name, "", "")
+        path, at, cluster = name.rpartition("@")
+        if not at or Path(name).exists():
+            path, at, cluster = name, "", ""
         there = _elsewhere(job, cluster, prices.path) if at else job
         plan = whole_plan(there, plan_fields(PlanFlags(plan=path)))
         short = Path(path).stem + (f"@{cluster}" if at else "")

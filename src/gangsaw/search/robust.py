@@ -23,7 +23,7 @@ from gangsaw.errors import InputError
 from gangsaw.jit import compiled
 from gangsaw.read.clusters import load_cluster
 from gangsaw.search.estimate import counts_of
-from gangsaw.search.parameters import Case, Objective
+from gangsaw.search.parameters import Case, Objective, inner_tiers
 from gangsaw.spec.base import Document
 from gangsaw.spec.job import Job
 from gangsaw.spec.plan import Plan
@@ -263,9 +263,9 @@ def _worlds(home: Case) -> list[tuple[str, Callable[[Case], Case]]]:
     if other:
         swapped = load_cluster(f"{other}:{cluster.devices}")
         worlds.append((f"{node} withdrawn, {other} instead", here(lambda c: _on(c, swapped))))
-    worlds.append(("links in the node halved", here(lambda c: _slower(c, 0.5, 0))))
-    if len(cluster.tiers) > 1:
-        worlds.append(("links beyond the node halved", here(lambda c: _slower(c, 0.5, 1))))
+    worlds.append(("links in the node halved", here(lambda c: _slower(c, 0.5, False))))
+    if len(cluster.tiers) > inner_tiers(home).stop:
+        worlds.append(("links beyond the node halved", here(lambda c: _slower(c, 0.5, True))))
     return [
         *worlds,
         ("device price doubled", here(lambda c: _paying(c, 2.0, 1.0))),
@@ -277,11 +277,12 @@ def _on(case: Case, cluster: object) -> Case:
     return replace(case, job=case.job.model_copy(update={"cluster": cluster}))
 
 
-def _slower(case: Case, factor: float, first: int) -> Case:
-    """Tiers from `first` on (0: only the innermost) at `factor` of their bandwidth."""
+def _slower(case: Case, factor: float, beyond: bool) -> Case:
+    """Tiers beyond the fast domain, or those inside it, at `factor` of their bandwidth."""
+    inside = inner_tiers(case).stop
     tiers = tuple(
         t.model_copy(update={"bytes_per_s": t.bytes_per_s * factor})
-        if (i == 0) == (first == 0)
+        if (i >= inside) == beyond
         else t
         for i, t in enumerate(case.job.cluster.tiers)
     )
