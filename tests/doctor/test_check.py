@@ -18,10 +18,11 @@ CLUSTERS = {
     "megatron_gpt3_175b.sh": "a100-sxm-80g:1024", "neox_20b.yml": "a100-sxm-40g:96",
     "deepspeed_zero3_llama2_13b.sh": "a100-sxm-80g:16", "nanotron_smollm.yaml": "h100-sxm:64",
     "titan_llama3_405b.py": "h100-sxm:512", "deepspeed_zero1.json": "h100-sxm:16",
-    "llama_factory_qwen_lora.yaml": "rtx-4090:8",
+    "llama_factory_qwen_lora.yaml": "rtx-4090:8", "titan_deepseek_v3.toml": "h100-sxm:512",
+    "axolotl_qlora_70b.yml": "rtx-4090:8", "llama_factory_llama3_full.yaml": "a100-sxm-40g:8",
 }  # fmt: skip
-TIGHT = {"bridge_qwen3_30b_a3b.py": {"WS007"}}
-"""Files that leave the devices open and are short of memory on the eight taken here."""
+TIGHT = {"bridge_qwen3_30b_a3b.py": {"WS007"}, "swift_qwen25_7b.sh": {"WS024"}}
+"""Sound files that eight of the devices taken here are too small, or too large, for."""
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -31,10 +32,10 @@ def test_a_sound_file_gives_no_fault(name):
     assert found.rules_checked >= 25
 
 
-def test_there_are_a_dozen_sound_files_of_several_frameworks_and_sizes():
+def test_there_are_thirty_sound_files_of_several_frameworks_and_sizes():
     read = [read_launch(SOUND / name) for name in FILES]
-    assert len(read) >= 12
-    assert len({launch.framework for launch in read}) >= 8
+    assert len(read) >= 30
+    assert len({launch.framework for launch in read}) >= 11
     sizes = [launch.model.params() for launch in read if launch.model]
     assert min(sizes) < 2e9
     assert max(sizes) > 4e11
@@ -49,7 +50,7 @@ def test_a_sound_file_gives_no_fault_on_its_cluster(name):
     cluster = load_cluster(CLUSTERS.get(name, f"h100-sxm:{world}"))
     found = check(launch, cluster)
     assert {f.code for f in found.faults} == TIGHT.get(name, set()), found.faults
-    if launch.plan is not None:
+    if launch.plan is not None and launch.model is not None:
         assert found.peak_bytes > 0
         assert found.step_time_s > 0
 

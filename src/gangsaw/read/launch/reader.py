@@ -109,7 +109,7 @@ def _beside(settings: Settings, folder: Path | None) -> None:
             settings.skip(item.line, str(error))
     else:
         settings.skip(item.line, f"{named}: not in this file's folder, not read")
-    hint = re.search(r"zero_?([0-3])", named.lower())
+    hint = re.search(r"(?:zero|(?<![a-z])z)[_-]?(?:stage)?[_-]?([0-3])", named.lower())
     if hint and "zero_optimization.stage" not in settings.items:
         settings.put("zero_optimization.stage", int(hint.group(1)), item.line)
 
