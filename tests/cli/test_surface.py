@@ -59,7 +59,7 @@ LAYER = {
 FLAGS = {
     "plan": RECIPE | PLAN | LIMITS | OUTPUT | {"--report", "--site", "--objective"},
     "estimate": RECIPE | PLAN | OUTPUT | {"--report", "--site"},
-    "explain": RECIPE | OUTPUT | {"--site"},
+    "explain": RECIPE | OUTPUT | {"--site", "--measured"},
     "calibrate": OUTPUT | {"-o", "--out", "--suggest", "--gemm-sweep"} | LAYER,
     "timeline": RECIPE | PLAN | OUTPUT | {"--out", "--against", "--replay", "--repair", "--step"},
     "bill": RECIPE | PLAN | OUTPUT | BILL,

@@ -28,11 +28,12 @@ from gangsaw.run.model import Block, BuildOptions, initialise, rotary_table
 from gangsaw.run.parallel import DTYPES
 from gangsaw.run.probes import Bench, Probe, layer_bytes, seconds_of, sustained_rate
 from gangsaw.run.record import record_layer
+from gangsaw.run.results import CONFIG, RESULTS, read_results
 from gangsaw.spec.base import Count, Document, Positive
 from gangsaw.spec.cluster import ClusterSpec
 from gangsaw.spec.model import ModelSpec
 
-RESULTS, CONFIG, LAYER = "measure.jsonl", "measure.json", "layer.json"
+LAYER = "layer.json"
 NOISY_SPREAD = 0.25
 """Quartile range over median above which a probe counts as noisy."""
 NOISY_SHARE = 1 / 3
@@ -145,20 +146,6 @@ def _network_probes(cfg: MeasureConfig) -> list[Probe]:
 def key_of(probe: Probe) -> str:
     """What a probe is recognised by in the file."""
     return json.dumps(probe, sort_keys=True)
-
-
-def read_results(out: Path) -> dict[str, dict[str, Any]]:
-    """Finished probes of an earlier run; a torn last line is left out."""
-    path = out / RESULTS
-    found: dict[str, dict[str, Any]] = {}
-    if path.exists():
-        for line in path.read_text().splitlines():
-            try:
-                row = json.loads(line)
-                found[row["key"]] = row
-            except (ValueError, KeyError, TypeError):
-                continue
-    return found
 
 
 def _close_torn_line(path: Path) -> None:

@@ -8,7 +8,7 @@ precision and sequence length.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from pydantic import Field
 
@@ -40,7 +40,8 @@ class LayerRow(Document):
     compute_s: float
     tp_comm_s: float
     tp_comm_frac: float
-    total_s: float
+    total_s: float = Field(description="measured where it was measured, else predicted")
+    measured_s: float | None = Field(None, description="forward and backward on the machine")
     chosen: bool = False
 
 
@@ -121,8 +122,8 @@ class ExplainResult(Document):
     steps: tuple[ExplainStep, ...]
 
 
-def layer_rows(job: Job, low: Lowered) -> list[LayerRow]:
-    """The most frequent layer kind on one rank, by TP."""
+def layer_rows(job: Job, low: Lowered, measured: Mapping[int, float]) -> list[LayerRow]:
+    """The most frequent layer kind on one rank, by TP; `measured` seconds by TP stand for ours."""
     kind = max(range(len(job.model.kinds)), key=job.model.order.count)
     rows = []
     for tp in [t for t in legal_tp(job.model, 64) if job.cluster.devices % t == 0]:
@@ -142,7 +143,8 @@ def layer_rows(job: Job, low: Lowered) -> list[LayerRow]:
                 compute_s=compute,
                 tp_comm_s=comm,
                 tp_comm_frac=comm / (compute + comm),
-                total_s=compute + comm,
+                total_s=measured.get(tp, compute + comm),
+                measured_s=measured.get(tp),
             )
         )
     return rows
@@ -274,10 +276,12 @@ def data_rows(job: Job, low: Lowered, plan: Plan) -> list[DataRow]:
     return rows
 
 
-def walk(job: Job) -> tuple[list[ExplainStep], Evaluated, str]:
-    """Steps 1 to 4 and the plan that they lead to."""
+def walk(
+    job: Job, measured: Mapping[int, float] | None = None
+) -> tuple[list[ExplainStep], Evaluated, str]:
+    """Steps 1 to 4 and the plan that they lead to; `measured`: seconds of a layer by TP."""
     low = lower(job)
-    rows = layer_rows(job, low)
+    rows = layer_rows(job, low, measured or {})
     tp, reason = choose_tp(rows)
     pipelines = pipeline_rows(job, low, tp)
     if not pipelines:
@@ -330,8 +334,9 @@ def walk(job: Job) -> tuple[list[ExplainStep], Evaluated, str]:
 def again_rows(job: Job) -> list[AgainRow]:
     """Step 5: the walk with other precision and sequence length."""
     trials = [(job.recipe.precision, job.recipe.seq_len)]
-    if "fp8" in job.cluster.device.peak_flops_per_s and job.recipe.precision != "fp8":
-        trials.append(("fp8", job.recipe.seq_len))
+    for precision in ("bf16", "fp8"):
+        if precision in job.cluster.device.peak_flops_per_s and precision != job.recipe.precision:
+            trials.append((precision, job.recipe.seq_len))
     if job.recipe.global_batch % 4 == 0:
         trials.append((job.recipe.precision, 4 * job.recipe.seq_len))
     rows = []
@@ -362,9 +367,14 @@ def again_rows(job: Job) -> list[AgainRow]:
     return rows
 
 
-def explain(job: Job) -> ExplainResult:
-    """The walk to a plan of the job."""
-    steps, _, _ = walk(job)
+def explain(job: Job, measured: Mapping[int, float] | None = None) -> ExplainResult:
+    """The walk to a plan of the job.
+
+    `measured`: seconds of a layer forward and backward on this machine by TP size, for one
+    sequence of the recipe's length in its precision; they decide step 2. Step 5, at other
+    precisions and lengths, follows the curves of the (measured) cluster.
+    """
+    steps, _, _ = walk(job, measured)
     again = again_rows(job)
     changed = len({(r.tp, r.pp, r.mbs) for r in again}) > 1
     steps.append(
