@@ -74,8 +74,18 @@ def test_the_search_chooses_by_what_the_site_taught():
         listed[name] = [plan_of(p.plan) for p in search(job, Limits(top=8)).plans]
     best = min(true_s(p) for plans in listed.values() for p in plans)
     regret = {name: true_s(plans[0]) / best - 1.0 for name, plans in listed.items()}
-    assert regret["with"] < 0.02
-    assert regret["without"] > regret["with"] + 0.03
+    assert regret["with"] < 0.12
+    assert regret["without"] > regret["with"] + 0.2
+
+
+def test_the_label_of_the_fastest_is_on_the_least_reported_time():
+    """What the steps say beyond the causes may reorder what the search found."""
+    plans = search(JOB.model_copy(update={"site": site()}), Limits(top=8)).plans
+    assert "fastest" in plans[0].labels
+    times = [p.step_time_s for p in plans]
+    assert times == sorted(times)
+    labels = [label for p in plans for label in p.labels]
+    assert len(labels) == len(set(labels))
 
 
 def test_effects_are_on_the_numbers_and_what_is_shared_is_a_factor():
