@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -60,25 +61,44 @@ def _members(job: Job, low: Lowered) -> tuple[tuple[str, float, Lowered], ...]:
     return _lowered[key][1]
 
 
-def step_under(job: Job, plan: Plan, counts: tuple[int, ...], low: Lowered) -> float:
-    """Seconds of a step of a plan under some profile's numbers."""
-    return plan_step(
-        low.kinds, low.ends, loads_of(job.model, plan, counts), cut_of(plan, job.recipe),
-        memory_state(plan, job.recipe), low.device, low.net, strides_of(plan), low.stack,
-        low.memory,
-    ).step  # fmt: skip
+def steps_under(
+    job: Job, plan: Plan, counts: tuple[int, ...], lows: Sequence[Lowered]
+) -> list[float]:
+    """Seconds of a step of a plan under the numbers of each profile."""
+    loads, cut = loads_of(job.model, plan, counts), cut_of(plan, job.recipe)
+    state, strides = memory_state(plan, job.recipe), strides_of(plan)
+    return [
+        plan_step(
+            low.kinds, low.ends, loads, cut, state, low.device, low.net, strides, low.stack,
+            low.memory,
+        ).step
+        for low in lows
+    ]  # fmt: skip
+
+
+_found: dict[tuple[int, Plan, tuple[int, ...]], tuple[Lowered, Members]] = {}
+"""Members of plans asked for lately: an interval and a comparison want the same ones."""
+MOST_PLANS = 256
 
 
 def members_of(ev: Evaluated) -> Members:
     """The plan's step under every profile that its stack may be, against its own prediction."""
     if ev.job.stack.name != UNNAMED:
         return NAMED
-    own = math.log(step_under(ev.job, ev.plan, ev.counts, ev.low))
-    found = _members(ev.job, ev.low)
-    offsets = [math.log(step_under(ev.job, ev.plan, ev.counts, low)) - own for _, _, low in found]
-    return Members(
-        tuple(name for name, _, _ in found), np.array([w for _, w, _ in found]), np.array(offsets)
+    key = (id(ev.low), ev.plan, ev.counts)
+    if key in _found:
+        return _found[key][1]
+    known = _members(ev.job, ev.low)
+    own, *others = steps_under(ev.job, ev.plan, ev.counts, [ev.low, *(low for *_, low in known)])
+    made = Members(
+        tuple(name for name, _, _ in known),
+        np.array([weight for _, weight, _ in known]),
+        np.array([math.log(step / own) for step in others]),
     )
+    if len(_found) >= MOST_PLANS:
+        _found.clear()
+    _found[key] = (ev.low, made)
+    return made
 
 
 def members_note(step_s: float, found: Members) -> str:
