@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from gangsaw.cost.legal import divisors, legal_tp
 from gangsaw.search.estimate import Evaluated
 from gangsaw.search.inner import decode
 from gangsaw.search.ranking import distinct, finish, fitting
-from gangsaw.search.search import breadth_of
+from gangsaw.search.search import breadth_of, laid_out
 from gangsaw.search.space import (
     MAX_CP,
     MAX_TP,
@@ -37,7 +37,7 @@ Family = Literal["pipeline", "tensor", "sharded", "hybrid"]
 FAMILIES: tuple[Family, ...] = ("pipeline", "tensor", "sharded", "hybrid")
 CONTEXT, COPIES = "context", "copies"
 """What is none of the four: context parallelism alone, and copies of the whole model."""
-ZERO_AT = 4
+ZERO_AT: Final = 4
 """Place of the ZeRO stage in a decoded plan."""
 Fixed = dict[str, object]
 Cut = tuple[Fixed, tuple[int, ...]]
@@ -118,13 +118,23 @@ def first_of(searched: Searched, mask: NDArray[np.bool_]) -> Evaluated | None:
     return finish(searched, places[0]) if places else None
 
 
+def shown(searched: Searched, ev: Evaluated) -> Evaluated:
+    """The plan with its stages as `plan` lists it: those of its fastest simulated step."""
+    return laid_out(searched, ev)[0]
+
+
+def _step_s(ev: Evaluated) -> float:
+    return float(ev.cost.step)
+
+
 def survey(job: Job, count: int = 5) -> Survey:
     """Search a job once, and where a kind lies too far behind the fastest, that kind alone."""
     breadth = breadth_of(job, Limits())
     whole = search_all(job, {}, breadth)
     sure, maybe = fitting(whole, capacity_bytes(job))
     mask = sure if sure.any() else maybe
-    listed = tuple(finish(whole, i) for i in distinct(whole, mask, count))
+    places = distinct(whole, mask, count)
+    listed = sorted((shown(whole, finish(whole, i)) for i in places), key=_step_s)
     near = np.zeros(len(mask), dtype=bool)
     if sure.any():
         # Up to here the search holds every plan there is.
@@ -134,14 +144,16 @@ def survey(job: Job, count: int = 5) -> Survey:
     for family in FAMILIES:
         found = first_of(whole, near & (kinds == family))
         best[family] = (
-            Best(found, whole.evaluated) if found else best_of_family(job, family, breadth)
+            Best(shown(whole, found), whole.evaluated)
+            if found
+            else best_of_family(job, family, breadth)
         )
-    return Survey(whole, listed, best)
+    return Survey(whole, tuple(listed), best)
 
 
 def best_of_family(job: Job, family: Family, breadth: Breadth) -> Best:
     """The fastest plan of one kind: of those that surely fit, else of those that may."""
-    rows: dict[bool, list[tuple[float, Evaluated]]] = {True: [], False: []}
+    rows: dict[bool, list[tuple[Evaluated, Searched]]] = {True: [], False: []}
     tried, least = 0, math.inf
     for fixed, zeros in cuts_of(job, family, breadth):
         if not zeros:
@@ -153,10 +165,11 @@ def best_of_family(job: Job, family: Family, breadth: Breadth) -> Best:
         sure, maybe = fitting(part, capacity_bytes(job))
         found = first_of(part, (sure if (sure & mine).any() else maybe) & mine)
         if found is not None:
-            rows[bool((sure & mine).any())].append((found.cost.step, found))
+            rows[bool((sure & mine).any())].append((found, part))
     for certain in (True, False):
         if rows[certain]:
-            _, chosen = min(rows[certain], key=lambda row: row[0])
+            first, part = min(rows[certain], key=lambda row: row[0].cost.step)
+            chosen = shown(part, first)
             return Best(chosen, tried, _note(chosen, breadth, certain))
     if math.isinf(least):
         return Best(None, tried, _illegal(job, family))
