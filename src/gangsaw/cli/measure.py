@@ -41,6 +41,7 @@ class MeasureFlags:
 @takes(ModelArg, MeasureFlags, OutputFlags)
 def command(model: ModelArg, flags: MeasureFlags, output: OutputFlags) -> None:
     """Time products, memory, one layer by TP size, collectives, messages and checkpoints."""
+    stated = _stated(model, flags)
     try:
         import torch  # noqa: F401
     except ImportError:
@@ -52,7 +53,7 @@ def command(model: ModelArg, flags: MeasureFlags, output: OutputFlags) -> None:
     from gangsaw.run.measure import measure, measured_cluster
     from gangsaw.trace.cluster_toml import cluster_toml
 
-    cfg = _config(model, flags)
+    cfg = _config(stated)
     out = measure(cfg)
     if launch.started_by_torchrun() and launch.own_rank() != 0:
         return
@@ -70,46 +71,49 @@ def command(model: ModelArg, flags: MeasureFlags, output: OutputFlags) -> None:
     screen.show(lambda console: measure_text(facts, console))
 
 
-def _config(model: ModelArg, flags: MeasureFlags) -> Any:  # noqa: ANN401
-    import os
-
+def _stated(model: ModelArg, flags: MeasureFlags) -> dict[str, Any]:
+    """What was typed, checked before torch is loaded (which takes seconds)."""
     from gangsaw.read.models import load_model
-    from gangsaw.read.toml import validate
-    from gangsaw.run.launch import pick_device
-    from gangsaw.run.measure import MeasureConfig
-    from gangsaw.run.model import check_model
+    from gangsaw.run.carried import check_model
 
     spec = load_model(model.model)
     check_model(spec)
-    device = pick_device()
-    if device == "cuda":
-        import torch
-
-        ranks, precisions, sustained = torch.cuda.device_count(), "bf16,fp32", 30.0
-    else:
-        ranks, precisions, sustained = 2, "fp32", 3.0
+    fields: dict[str, Any] = {"out": flags.out or "gangsaw-measure", "model": spec}
     if flags.ranks is not None:
-        ranks = values.whole("--ranks", flags.ranks, 1, 4096)
-    ranks = int(os.environ.get("WORLD_SIZE", ranks))
-    chosen = tuple(
-        values.choice("--precision", p, ("fp32", "bf16"))
-        for p in (flags.precision or precisions).split(",")
-    )
-    fields: dict[str, Any] = {
-        "out": flags.out or "gangsaw-measure", "ranks": ranks, "model": spec, "device": device,
-        "precisions": chosen, "sustained_s": sustained,
-    }  # fmt: skip
+        fields["ranks"] = values.whole("--ranks", flags.ranks, 1, 4096)
+    if flags.precision is not None:
+        fields["precisions"] = tuple(
+            values.choice("--precision", p, ("fp32", "bf16")) for p in flags.precision.split(",")
+        )
     if flags.seq_len is not None:
         fields["seq_len"] = values.whole("--seq-len", flags.seq_len, 16, 10**6)
     if flags.seconds is not None:
         fields["budget_s"] = values.real("--seconds", flags.seconds, 1e-3, 3600)
     if flags.sustained is not None:
         fields["sustained_s"] = values.real("--sustained", flags.sustained, 0.1, 3600)
+    return fields
+
+
+def _config(stated: dict[str, Any]) -> Any:  # noqa: ANN401
+    """The whole configuration: what was not stated depends on the device."""
+    import os
+
+    from gangsaw.read.toml import validate
+    from gangsaw.run.launch import pick_device
+    from gangsaw.run.measure import MeasureConfig
+
+    device = pick_device()
+    fields: dict[str, Any] = {"ranks": 2, "precisions": ("fp32",), "sustained_s": 3.0}
     if device == "cuda":
-        fields |= {
-            "largest_bytes": 2**28, "checkpoint_bytes": 2**30,
+        import torch
+
+        fields = {
+            "ranks": torch.cuda.device_count(), "precisions": ("bf16", "fp32"),
+            "sustained_s": 30.0, "largest_bytes": 2**28, "checkpoint_bytes": 2**30,
             "memory_bytes": (2**28, 2**30, 2**32),
         }  # fmt: skip
+    fields |= {**stated, "device": device}
+    fields["ranks"] = int(os.environ.get("WORLD_SIZE", fields["ranks"]))
     return validate(MeasureConfig, fields, "measure")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -68,6 +69,14 @@ class TrainFlags:
 @takes(TrainFlags, PlanFlags, OutputFlags)
 def command(flags: TrainFlags, cut: PlanFlags, output: OutputFlags) -> None:
     """Train on this machine, or as a rank of torchrun, exactly as the plan says."""
+    cfg = config_from(flags, cut, output)
+    restarts = values.whole("--restarts", flags.restarts or "0", 0, 100)
+    from gangsaw.run.carried import check_run
+
+    if "RANK" not in os.environ:
+        # Before torch is loaded, which takes seconds: a refusal comes at once. (A rank that
+        # torchrun restarted finds its own run folder and continues there.)
+        check_run(cfg)
     try:
         import torch  # noqa: F401
     except ImportError:
@@ -78,8 +87,7 @@ def command(flags: TrainFlags, cut: PlanFlags, output: OutputFlags) -> None:
     from gangsaw.run import launch
     from gangsaw.run.summary import run_summary
 
-    cfg = config_from(flags, cut, output)
-    restarts = values.whole("--restarts", flags.restarts or "0", 0, 100)
+    cfg = on_device(cfg, launch.pick_device(), flags)
     follower = launch.started_by_torchrun() and launch.own_rank() != 0
     if not follower:
         screen.progress(f"{cfg.plan.devices} ranks on {cfg.device}, run folder {cfg.out}")
@@ -104,10 +112,9 @@ def command(flags: TrainFlags, cut: PlanFlags, output: OutputFlags) -> None:
 
 
 def config_from(flags: TrainFlags, cut: PlanFlags, output: OutputFlags) -> TrainConfig:
-    """The whole configuration of a run from what was typed; InputError for each fault."""
+    """The configuration of a run from what was typed, on the CPU; InputError for each fault."""
     from gangsaw.cli.options import seed_of
     from gangsaw.run.config import TrainConfig
-    from gangsaw.run.launch import pick_device
 
     fields: dict[str, Any] = {}
     if flags.cut == "demo":
@@ -116,14 +123,19 @@ def config_from(flags: TrainFlags, cut: PlanFlags, output: OutputFlags) -> Train
         fields = demo_config("gangsaw-run").model_dump()
     else:
         fields = _job_fields(flags, cut)
-    device = pick_device()
-    fields |= {"device": device, "seed": seed_of(output), "resume": flags.resume}
-    if flags.cut != "demo" and device == "cuda":
-        fields["precision"] = "bf16"
+    fields |= {"seed": seed_of(output), "resume": flags.resume}
     fields |= _stated(flags, dict(fields.get("optimizer", {})))
     from gangsaw.read.toml import validate
 
     return validate(TrainConfig, fields, "train")
+
+
+def on_device(cfg: TrainConfig, device: str, flags: TrainFlags) -> TrainConfig:
+    """The run on the device that torch sees: in bf16 on GPUs, unless told otherwise."""
+    update: dict[str, object] = {"device": device}
+    if device == "cuda" and flags.precision is None and flags.cut != "demo":
+        update["precision"] = "bf16"
+    return cfg.model_copy(update=update)
 
 
 def _job_fields(flags: TrainFlags, cut: PlanFlags) -> dict[str, Any]:

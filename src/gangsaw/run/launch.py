@@ -17,10 +17,9 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from gangsaw.errors import InputError, RunFailedError
+from gangsaw.run.carried import check_run as check_run
 from gangsaw.run.config import TrainConfig
-from gangsaw.run.data import Batches, load_tokens
-from gangsaw.run.parallel import check_plan
-from gangsaw.run.schedule import auto_schedule, schedule_rows, stage_owners
+from gangsaw.run.schedule import auto_schedule
 from gangsaw.run.trainer import run_rank
 from gangsaw.schedule import to_csv
 
@@ -81,18 +80,6 @@ def rank_main(text: str) -> None:
         run_rank(cfg)
     finally:
         dist.destroy_process_group()
-
-
-def check_run(cfg: TrainConfig) -> None:
-    """Raise InputError for whatever can be known to be wrong before a rank is started."""
-    check_plan(cfg.plan, cfg.model, cfg.seq_len)
-    rows = schedule_rows(cfg.plan, cfg.model.layers, cfg.schedule_csv)
-    stage_owners(rows, cfg.plan.pp * cfg.plan.vpp)
-    tokens = load_tokens(cfg.data, cfg.tokenizer, cfg.token_bytes, cfg.model.vocab)
-    Batches(tokens, cfg.seq_len, cfg.global_batch, cfg.seed)
-    out = Path(cfg.out)
-    if not cfg.resume and (out / "log.jsonl").exists():
-        raise InputError(f"--out {cfg.out} holds a run already. Legal: --resume, or another folder")
 
 
 def train(cfg: TrainConfig, max_restarts: int = 0) -> Path:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from gangsaw.errors import InputError
+from gangsaw.run.carried import check_model as check_model
 from gangsaw.run.moe import RoutedMlp
 from gangsaw.spec.model import AttentionSpec, LayerKind, MlpSpec, ModelSpec
 
@@ -58,41 +59,6 @@ class BuildOptions:
     recompute_layers: int = 0
     device: str = "cpu"
     fill: bool = True
-
-
-def check_model(spec: ModelSpec) -> None:
-    """Raise InputError, naming the part, where this decoder cannot be that model."""
-    parts = {
-        "a vision tower": spec.vision is not None,
-        "multi-token prediction": spec.mtp is not None,
-        "learned positions": spec.learned_positions > 0,
-        "a norm behind the embedding": spec.embedding_norm_params > 0,
-        "a bias of the head": spec.head_bias,
-    }
-    for kind in spec.kinds:
-        a = kind.attention
-        parts |= {
-            "latent attention (MLA)": a.is_mla,
-            "attention sinks": a.sinks,
-            "softcap": a.softcap,
-            "attention that is not causal": not a.causal,
-            f"qk_norm={a.qk_norm!r}": a.qk_norm not in ("none", "head"),
-            "unequal head_dim and v_head_dim": a.head_dim != a.v_head_dim,
-            "parallel attention and MLP": kind.parallel,
-            f"{kind.norms} norms a layer": kind.norms != 2 or not kind.norm_params,
-            "norms with bias": kind.norm_bias,
-            "extra parameters of a layer": kind.extra_params > 0,
-        }
-        for mlp in (kind.mlp, kind.moe.expert if kind.moe else None):
-            if mlp is not None and mlp.activation not in ACTIVATIONS:
-                parts[f"activation {mlp.activation!r}"] = True
-    for part, present in parts.items():
-        if present:
-            raise InputError(
-                f"{spec.name}: {part} is not carried by `gangsaw train`. Legal here: decoders with"
-                " two RMS norms a layer, rotary positions, (grouped) causal attention, dense or"
-                " routed MLP"
-            )
 
 
 def rotary_table(head_dim: int, opt: BuildOptions) -> Tensor:

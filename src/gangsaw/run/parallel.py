@@ -26,76 +26,14 @@ from torch.distributed.tensor.parallel import (
 
 from gangsaw.cost.layout import default_counts
 from gangsaw.errors import InputError
-from gangsaw.run.model import BuildOptions, Stage, build_stage, check_model
+from gangsaw.run.carried import check_plan as check_plan
+from gangsaw.run.model import BuildOptions, Stage, build_stage
 from gangsaw.run.moe import RoutedMlp
 from gangsaw.spec.model import LayerKind, ModelSpec
 from gangsaw.spec.plan import Plan
 
 DIMS = ("pp", "rep", "shard", "tp")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-def divisors(*numbers: int) -> str:
-    """Common divisors of `numbers`, as they are listed in a message."""
-    low = min(numbers)
-    return ", ".join(str(d) for d in range(1, low + 1) if all(n % d == 0 for n in numbers))
-
-
-def check_plan(plan: Plan, spec: ModelSpec, seq_len: int) -> None:
-    """Raise InputError with the legal choices where this plan cannot be run on torch here."""
-    check_model(spec)
-    single = {"cp": plan.cp, "ep": plan.ep}
-    for axis, degree in single.items():
-        if degree > 1:
-            raise InputError(
-                f"{axis}={degree} is not carried by `gangsaw train`: torch has no stable part for"
-                f" it. Legal here: {axis}=1"
-            )
-    if plan.offload_optimizer or plan.offload_activations:
-        raise InputError("offload is not carried by `gangsaw train`. Legal here: 0")
-    if plan.pp == 1 and plan.vpp > 1:
-        raise InputError(f"vpp={plan.vpp} needs pp > 1. Legal here: vpp=1")
-    if plan.schedule == "dualpipe":
-        raise InputError(
-            "schedule='dualpipe' keeps two copies of each stage, which torch's pipeline runtime"
-            " does not run. Legal here: dualpipe-v (the same order on half of the ranks)"
-        )
-    if plan.shard_group and plan.dp % plan.shard_group:
-        raise InputError(
-            f"shard_group={plan.shard_group} does not divide dp={plan.dp}."
-            f" Legal here: {divisors(plan.dp)}"
-        )
-    _check_tp(plan, spec, seq_len)
-    if plan.stages is not None and sum(plan.stages) != spec.layers:
-        raise InputError(
-            f"stages={','.join(map(str, plan.stages))} sums to {sum(plan.stages)} layers,"
-            f" {spec.name} has {spec.layers}"
-        )
-
-
-def _check_tp(plan: Plan, spec: ModelSpec, seq_len: int) -> None:
-    tp = plan.tp
-    if tp == 1:
-        return
-    widths = {"vocab": spec.vocab}
-    if plan.sequence_parallel:
-        widths["seq_len"] = seq_len
-    for kind in spec.kinds:
-        widths |= {"heads": kind.attention.heads, "kv_heads": kind.attention.kv_heads}
-        if kind.mlp:
-            widths["ffn"] = kind.mlp.ffn
-        if kind.moe:
-            widths["expert ffn"] = kind.moe.expert.ffn
-            if plan.etp != tp:
-                raise InputError(
-                    f"etp={plan.etp}: with tp={tp} the experts are cut like the rest."
-                    f" Legal here: etp={tp}"
-                )
-    for name, width in widths.items():
-        if width % tp:
-            raise InputError(
-                f"tp={tp} does not divide {name}={width}. Legal here: {divisors(*widths.values())}"
-            )
 
 
 def stage_layers(plan: Plan, layers: int) -> tuple[int, ...]:
