@@ -288,3 +288,15 @@ def test_what_is_no_message_is_refused():
     for text in ("", "all is well", "loss: 2.31 | memory 71.2 GiB", "out of patience"):
         with pytest.raises(InputError, match="no out-of-memory message"):
             explain_oom(text, read_launch_text(*megatron()))
+
+
+@pytest.mark.parametrize("size", [-4, 0, 99999999999])
+def test_sizes_that_cannot_be_are_answered_without_an_error(size):
+    text = (
+        f"torchrun --nnodes 1 --nproc_per_node 8 pretrain_gpt.py --num-layers {size}"
+        f" --hidden-size {size} --num-attention-heads {size} --micro-batch-size {size}"
+        f" --seq-length {size} --tensor-model-parallel-size {size} --num-experts {size}\n"
+    )
+    launch = read_launch_text(text, "run.sh")
+    assert check(launch, load_cluster("h100-sxm:8")).faults
+    assert not explain_oom(message("2.00 GiB"), launch, load_cluster("h100-sxm:8")).named

@@ -46,21 +46,23 @@ def test_torchrun_reads_its_flags(name, target):
     [("gpipe", 1, 8), ("1f1b", 1, 8), ("interleaved", 2, 8), ("bfs", 2, 8), ("izb", 2, 8),
      ("zb-v", 2, 8), ("dualpipe-v", 2, 8)],
 )  # fmt: skip
-def test_torch_loads_the_schedule(schedule, vpp, count):
+def test_torch_loads_the_schedule(schedule, vpp, count, tmp_path):
     from torch.distributed.pipelining import schedules as torch_schedules
 
     made = job("llama-3.1-8b", "h100-sxm:4", count)
     plan = Plan(pp=4, vpp=vpp, num_microbatches=count, schedule=schedule)
-    text = export_plan(made, plan, "schedule-csv").main.text
-    order = {
-        rank: [torch_schedules._Action.from_str(cell) for cell in line.split(",") if cell]
-        for rank, line in enumerate(text.splitlines())
-    }
-    flat = {rank: [] for rank in order}
-    for rank, actions in order.items():
-        for action in actions:
-            flat[rank].extend(action.sub_actions or [action])
-    torch_schedules._validate_schedule(flat, 4, 4 * vpp, count)
+    path = tmp_path / "schedule.csv"
+    path.write_text(export_plan(made, plan, "schedule-csv").main.text)
+    # The runtime as it loads a file, without the stages and processes that it would run on.
+    runtime = object.__new__(torch_schedules._PipelineScheduleRuntime)
+    runtime.pp_group_size, runtime._num_stages, runtime._n_microbatches = 4, 4 * vpp, count
+    runtime._stages, runtime.stage_index_to_group_rank, runtime.rank = [], {}, 0
+    runtime.pipeline_order, runtime._defer_pp_recv = {}, False
+    runtime._load_csv(str(path))
+    lowered = runtime.pipeline_order_with_comms
+    assert sorted(lowered) == [0, 1, 2, 3]
+    # Compute actions and, between ranks, what sends and receives between them.
+    assert sum(map(len, lowered.values())) > sum(map(len, runtime.pipeline_order.values()))
 
 
 @pytest.mark.parametrize("name", PLANS)

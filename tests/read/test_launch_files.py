@@ -179,7 +179,7 @@ tokens: {sequence_length: 2048, micro_batch_size: 1, batch_accumulation_per_repl
     "text", ['{"model_type": "llama", "hidden_size": 64}', '{"architectures": ["X"]}']
 )
 def test_a_models_configuration_is_no_launch_file(text):
-    with pytest.raises(InputError, match="the configuration of a model.*gangsaw model config.json"):
+    with pytest.raises(InputError, match=r"the configuration of a model.*gangsaw model config\.json"):
         read_launch_text(text, "config.json")
 
 
@@ -193,3 +193,20 @@ def test_a_json_is_read_as_what_it_is():
     assert read_launch_text(trainer, "a.json").framework == "deepspeed"
     with pytest.raises(InputError, match="no framework recognised"):
         read_launch_text('{"a": 1}', "a.json")
+
+
+@pytest.mark.parametrize(
+    ("checkpointing", "mode"),
+    [("FullAC.Config()", "full"), ("SelectiveAC.Config()", "selective"), ("None", "none")],
+)
+def test_torchtitan_names_checkpointing_by_a_class(checkpointing, mode):
+    text = (
+        "from torchtitan.trainer import Trainer\n"
+        "def llama3_70b():\n    return Trainer.Config(model_spec=model_registry('70B'),\n"
+        "        training=TrainingConfig(local_batch_size=8, seq_len=8192),\n"
+        "        parallelism=ParallelismConfig(tensor_parallel_degree=8),\n"
+        f"        activation_checkpoint={checkpointing})\n"
+    )
+    found = read_launch_text(text, "config_registry.py")
+    assert found.facts["recompute"] == mode
+    assert found.unread == ()

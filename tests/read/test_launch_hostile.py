@@ -30,6 +30,15 @@ TEXTS = {
     "wide.toml": "\n".join(f"[t{i}]\nk = 1" for i in range(60_000)),
     "empty.sh": "   \n",
     "flags.sh": "python pretrain_gpt.py " + "--num-layers 1 " * 60_000,
+    "double.sh": "X=aaaaaaaaaa\n" + "X=$X$X\n" * 60 + "python pretrain_gpt.py --num-layers $X",
+    "calls.sh": "f() { f; f; }\nf\npython pretrain_gpt.py --num-layers 8 --micro-batch-size 1",
+    "power.sh": "X=$((9**9**9**9))\npython pretrain_gpt.py --num-layers $X --micro-batch-size 1",
+    "pattern.sh": "X=" + "a" * 50_000 + "\nY=${X//a*a*a*a*a*a*a*b/z}\npython pretrain_gpt.py --num-layers $Y",
+    "brace.sh": "python pretrain_gpt.py --num-layers {1..1000000000} --micro-batch-size " + "{a,b}" * 30,
+    "heredocs.sh": "".join(f"cat <<E{i}\n" for i in range(3000)),
+    "digits.json": '{"train_batch_size": ' + "9" * 5000 + "}",
+    "twice.json": '{"bf16": 1, ' + ",".join('"fp16": 1' for _ in range(20_000)) + "}",
+    "merge.yaml": "x: &x {a: 1}\n" + "\n".join(f"y{i}: {{<<: [*x, *x]}}" for i in range(3000)),
     "layout.sh": "python pretrain_gpt.py --num-layers 8 --pipeline-model-parallel-layout '"
     + "(" * 100 + "t" + ")*99" * 100 + "'",
 }  # fmt: skip

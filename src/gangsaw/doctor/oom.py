@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from contextlib import suppress
+
+from pydantic import Field, ValidationError
 
 from gangsaw.doctor.check import on_cluster
 from gangsaw.doctor.hang import parse_hang
@@ -147,7 +149,8 @@ def _shape_of(launch: LaunchFile) -> tuple[Recipe | None, Plan | None]:
     recipe, plan = launch.recipe, launch.plan
     seq, mbs = launch.facts.get("seq"), launch.facts.get("mbs")
     if recipe is None and isinstance(seq, int) and isinstance(mbs, int):
-        recipe = Recipe(seq_len=seq, global_batch=mbs)
+        with suppress(ValidationError):  # sizes that no recipe may have name no tensor
+            recipe = Recipe(seq_len=seq, global_batch=mbs)
     if plan is None and isinstance(mbs, int):
         keys = ("tp", "cp", "pp", "vpp", "ep", "etp", "mbs")
         data: dict[str, object] = {key: launch.facts[key] for key in keys if launch.facts.get(key)}

@@ -101,8 +101,7 @@ def torchtitan(change: Change) -> None:
     change.take("rank_order", "tp-cp-ep-dp-pp", "the mesh has one order")
     if int(str(fields["tp"])) > 1:
         change.take("sequence_parallel", True, "tensor parallelism shards the sequence")
-    if fields["etp"] not in (1, fields["tp"]):
-        change.take("etp", 1, "ETP is 1 or TP")
+    change.take("etp", 1, "experts are not split by tensor ranks")
 
 
 def deepspeed(change: Change) -> None:

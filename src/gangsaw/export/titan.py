@@ -27,20 +27,17 @@ def files(job: Job, plan: Plan) -> tuple[ExportFile, ...]:
     name = f"{job.model.name.replace('-', '_').replace('.', '_')}_{plan.devices}gpu"
     batch = plan.mbs * plan.num_microbatches if plan.pp > 1 else plan.mbs
     steps = round(recipe.tokens / recipe.tokens_per_step) if recipe.tokens else 1000
-    mode = {"none": "none", "selective": "selective", "full": "full"}[plan.recompute]
+    mode = {"none": "None", "selective": "SelectiveAC.Config()", "full": "FullAC.Config()"}
     offload = "            enable_cpu_offload=True,\n" if plan.offload_optimizer else ""
-    float8 = (
-        "        model_converters=ModelConvertersContainer.Config(\n"
-        "            converters=[Float8LinearConverter.Config("
-        "enable_fsdp_float8_all_gather=True)],\n        ),\n"
-        if recipe.precision == "fp8" else ""
-    )  # fmt: skip
+    float8 = ""
+    if recipe.precision == "fp8":
+        float8 = ", converters=[Float8LinearConverter.Config(model_compile_enabled=True)]"
     dtype = {"bf16": "bfloat16", "fp8": "bfloat16", "fp32": "float32", "fp16": "float16"}
     text = [
         '"""Recipe written by gangsaw."""\n', header(job, plan), _IMPORTS,
         f"from torchtitan.models.{family} import model_registry\n\n\n",
         f"def {name}() -> Trainer.Config:\n", f'    """{job.model.name}, plan as above."""\n',
-        "    return Trainer.Config(\n", f'        model_spec=model_registry("{flavor}"),\n', float8,
+        "    return Trainer.Config(\n", f'        model_spec=model_registry("{flavor}"{float8}),\n',
         "        training=TrainingConfig(\n", f"            local_batch_size={batch},\n",
         f"            global_batch_size={recipe.global_batch},\n",
         f"            seq_len={recipe.seq_len},\n", f"            steps={steps},\n",
@@ -48,7 +45,7 @@ def files(job: Job, plan: Plan) -> tuple[ExportFile, ...]:
         "        ),\n", "        parallelism=ParallelismConfig(\n",
         *(f"            {key}={value!r},\n" for key, value in parallel_fields(job, plan).items()),
         "        ),\n",
-        f'        activation_checkpoint=ActivationCheckpointConfig(mode="{mode}"),\n',
+        f"        activation_checkpoint={mode[plan.recompute]},\n",
         "        compile=CompileConfig(enable=True),\n", "    )\n",
     ]  # fmt: skip
     nodes, per_node = nodes_of(job, plan)
@@ -65,14 +62,9 @@ def files(job: Job, plan: Plan) -> tuple[ExportFile, ...]:
 
 
 _IMPORTS = """\
-from torchtitan.components.quantization.float8 import Float8LinearConverter
-from torchtitan.config import (
-    ActivationCheckpointConfig,
-    CompileConfig,
-    ParallelismConfig,
-    TrainingConfig,
-)
-from torchtitan.protocols.model_converter import ModelConvertersContainer
+from torchtitan.components.quantization import Float8LinearConverter
+from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
+from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
 from torchtitan.trainer import Trainer
 """
 
@@ -91,9 +83,7 @@ def parallel_fields(job: Job, plan: Plan) -> dict[str, object]:
         "tensor_parallel_degree": plan.tp, "context_parallel_degree": plan.cp,
     }  # fmt: skip
     if any(kind.moe is not None for kind in job.model.kinds):
-        fields |= {
-            "expert_parallel_degree": plan.ep, "expert_tensor_parallel_degree": plan.etp,
-        }  # fmt: skip
+        fields["expert_parallel_degree"] = plan.ep
     if plan.pp == 1:
         return fields
     fields |= {
@@ -121,5 +111,5 @@ def _parts(counts: tuple[int, ...]) -> list[list[str]]:
         parts.append([f"layers.{index}" for index in range(start, start + count)])
         start += count
     parts[0].insert(0, "tok_embeddings")
-    parts[-1] += ["norm", "output"]
+    parts[-1] += ["norm", "lm_head"]
     return parts

@@ -1,6 +1,3 @@
-import nemo_run as run
-from nemo import lightning as nl
-from nemo.collections import llm
 from nemo.collections.llm.recipes import mixtral_8x7b
 
 

@@ -28,6 +28,7 @@ def resolve(facts: Facts, defaults: str) -> None:
     if schedule is not None:
         facts.derive("schedule", schedule)
     _precision(facts)
+    _checkpointing(facts)
     mode = str(facts.get("ac_mode") or "none").lower()
     facts.derive("recompute", mode if mode in ("none", "selective", "full") else "selective")
     if facts.flag("cpu_offload"):
@@ -38,6 +39,23 @@ def resolve(facts: Facts, defaults: str) -> None:
     facts.assume("gated", True, f"{defaults}: SwiGLU")
     facts.assume("bias", False, f"{defaults}: no biases")
     facts.assume("normalization", "RMSNorm", f"{defaults}: RMSNorm")
+
+
+_AC = {"FullAC": "full", "SelectiveAC": "selective", "MemoryBudgetAC": "memory_budget"}
+"""Classes that stand for the modes of activation checkpointing since v0.3."""
+
+
+def _checkpointing(facts: Facts) -> None:
+    """The mode, where a recipe names it by a class or by None."""
+    if facts.is_stated("ac_mode"):
+        return
+    item = facts.settings.items.get("activation_checkpoint")
+    for name, mode in _AC.items():
+        if any(name in text.split(".") for text in facts.settings.names):
+            facts.state("ac_mode", mode, "")
+            return
+    if item is not None and item.value is None:
+        facts.state("ac_mode", "none", facts.settings.at(item.line))
 
 
 def _precision(facts: Facts) -> None:
