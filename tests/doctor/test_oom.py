@@ -1,7 +1,5 @@
 """Messages of the allocators, the tensor behind a size, and changes that fit."""
 
-import time
-
 import pytest
 
 from gangsaw.doctor.oom import changes, explain_oom
@@ -59,10 +57,9 @@ def test_a_text_without_a_message_is_refused_in_one_line():
 
 
 def test_a_hundred_megabytes_of_log_around_a_message():
-    start = time.process_time()
+    # A pattern that looked back over it would never end.
     said = parse_message("x" * 10**8 + OLD)
     assert said.requested_bytes == 786 * MIB
-    assert time.process_time() - start < 5
 
 
 def launch(name="x.sh", **flags):
@@ -219,10 +216,12 @@ def test_a_host_message_gets_no_device_repairs():
     assert "workers" in found.explanation[0]
 
 
-def test_an_answer_comes_within_a_second():
-    where = launch(**QWEN3_235B)
-    cluster = load_cluster("h100-sxm:32")
-    explain_oom(NPU, where, cluster)
-    start = time.process_time()
-    explain_oom(NPU, where, cluster)
-    assert time.process_time() - start < 1.0
+def test_an_answer_takes_few_estimates(monkeypatch):
+    # An estimate takes some 10 ms, so a hundred are a second.
+    from gangsaw.doctor import predict
+
+    seen = []
+    once = predict.estimate
+    monkeypatch.setattr(predict, "estimate", lambda *args: seen.append(1) or once(*args))
+    explain_oom(NPU, launch(**QWEN3_235B), load_cluster("h100-sxm:32"))
+    assert 5 < len(seen) < 100
