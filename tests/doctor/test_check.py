@@ -119,10 +119,12 @@ def test_a_check_takes_few_estimates(monkeypatch):
     seen = []
     once = predict.estimate
     monkeypatch.setattr(predict, "estimate", lambda *args: seen.append(1) or once(*args))
-    text = (SOUND / "megatron_deepseek_v3.yaml").read_text()
-    broken = text.replace("1000000", "1").replace("bf16: true", "")
-    check(read_launch_text(broken, "run.yaml"), load_cluster("h100-sxm:1024"))
-    assert 1 < len(seen) < 100
+    broken = (SOUND / "megatron_llama3_8b.sh").read_text()
+    for flag in ("--bf16", "--swiglu", "--group-query-attention", "--rotary-base 500000"):
+        broken = broken.replace(flag, "")
+    found = check(read_launch_text(broken, "run.sh"), load_cluster("h100-sxm:8"))
+    assert len(found.faults) >= 4
+    assert len(found.faults) < len(seen) < 100
 
 
 def test_conditions_on_unknown_facts_are_unknown():
