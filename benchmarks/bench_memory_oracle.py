@@ -2,7 +2,7 @@
 
 Writes docs/memory-oracle.md. Each row traces one rank of one plan: torch's modules, DTensor and
 fully_shard on fake tensors with a fake process group; no formula is shared with the prediction.
-Arguments: names of cases (all without).
+Arguments: names of cases of CASES and SHORT (all without).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+from gangsaw.fit.oracle_rows import oracle_lines
 from gangsaw.read.clusters import load_cluster
 from gangsaw.read.models import load_model
 from gangsaw.read.stacks import load_stack
 from gangsaw.search.estimate import estimate
 from gangsaw.spec import Job, Plan, Recipe
-from gangsaw.units import GIB
 
 FULL = "full"
 CASES = {
@@ -40,14 +40,26 @@ CASES = {
         Plan(dp=8, tp=8, zero=3, num_microbatches=2, recompute=FULL), 8192, (0,),
     ),
 }  # fmt: skip
+SHORT = {
+    "70b-16-layers-tp8-pp4-fsdp2": ("70b-tp8-pp4-fsdp2", 16, {}, (0, 3)),
+    "70b-8-layers-tp8-fsdp8": ("70b-tp8-fsdp8", 8, {}, (0,)),
+    "405b-16-layers-tp8-pp8-fsdp4": (
+        "405b-tp8-pp16-fsdp4", 16, {"pp": 8, "num_microbatches": 8}, (0, 1, 7),
+    ),
+}  # fmt: skip
+"""Models cut to a number of layers, traced in seconds."""
 STORE = Path("docs/memory-oracle.json")
 
 
 def rows_of(name: str) -> list[dict[str, object]]:
     from gangsaw.run.oracle import trace_rank
 
-    ref, plan, seq_len, ranks = CASES[name]
+    whole, layers, changed, ranks = SHORT.get(name, (name, 0, {}, ()))
+    ref, plan, seq_len, all_ranks = CASES[whole]
+    plan, ranks = plan.model_copy(update=changed), ranks or all_ranks
     model = load_model(ref)
+    if layers:
+        model = model.model_copy(update={"order": (0,) * layers})
     batch = plan.dp * plan.mbs * plan.num_microbatches
     cluster = load_cluster(f"h100-sxm:{plan.devices}")
     recipe = Recipe(seq_len=seq_len, global_batch=batch)
@@ -63,7 +75,8 @@ def rows_of(name: str) -> list[dict[str, object]]:
         mine = predicted[rank]
         found.append(
             {
-                "case": name, "model": ref, "rank": rank, "seq_len": seq_len,
+                "case": name, "model": ref, "layers": model.layers, "rank": rank,
+                "seq_len": seq_len,
                 "plan": plan.model_dump(mode="json", exclude_defaults=True),
                 "traced_bytes": traced.peak_bytes, "parts_bytes": traced.parts_bytes,
                 "predicted_bytes": mine.peak_allocated_bytes, "phase": mine.phase,
@@ -83,23 +96,16 @@ def table(rows: list[dict[str, object]]) -> str:
         "torch's MemTracker on fake tensors (`benchmarks/bench_memory_oracle.py`), beside the",
         "prediction for the `torchtitan` stack. The optimizer's own temporaries are left out.",
         "Embedding, layers and head are groups of their own, as torchtitan has them, and the norms",
-        "are its own.",
+        "are its own. Names with a number of layers are models cut to as many.",
         "",
-        "| case | rank | tokens | traced GiB | predicted GiB | error | predicted peak in |",
-        "|---|---:|---:|---:|---:|---:|---|",
+        *oracle_lines(rows),
     ]
-    for r in rows:
-        traced, predicted = float(r["traced_bytes"]) / GIB, float(r["predicted_bytes"]) / GIB
-        lines.append(
-            f"| {r['case']} | {r['rank']} | {r['seq_len']} | {traced:.2f} | {predicted:.2f} |"
-            f" {float(r['error_frac']):+.1%} | {r['phase']} |"
-        )
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     rows = json.loads(STORE.read_text()) if STORE.exists() else []
-    for name in sys.argv[1:] or CASES:
+    for name in sys.argv[1:] or (*CASES, *SHORT):
         rows = [r for r in rows if r["case"] != name] + rows_of(name)
         STORE.write_text(json.dumps(rows, indent=1))
     Path("docs/memory-oracle.md").write_text(table(rows))

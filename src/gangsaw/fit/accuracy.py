@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from gangsaw.cost.fitted import load_fitted
 from gangsaw.fit.baseline import baseline_errors
 from gangsaw.fit.fit import NOT_TIMINGS, SAME_SOURCE, SETUP_SD, training_rows
 from gangsaw.fit.goals import TRIED, goal_table, missed
+from gangsaw.fit.oracle_rows import oracle_part, read_oracle
 from gangsaw.fit.outcome import ValidateResult
 from gangsaw.fit.own_rows import lines_of
 from gangsaw.fit.picture import Dot, bars, scatter
@@ -239,8 +241,8 @@ def parameter_lines() -> list[str]:
     return lines
 
 
-def page(report: Report) -> str:
-    """The whole page as Markdown."""
+def page(report: Report, oracle: Sequence[Mapping[str, Any]] = ()) -> str:
+    """The whole page as Markdown; `oracle`: traced peaks, as `oracle_rows` reads them."""
     zero = report.by_round[0]
     worse = [s.source for s in zero if s.mean_abs >= report.baseline[s.source]]
     beaten = "on every source" if not worse else "on all sources but " + ", ".join(worse)
@@ -280,6 +282,7 @@ def page(report: Report) -> str:
         "## Memory",
         "All shipped rows with a measured peak or a known fate; stack profiles as shipped.",
         "\n".join(memory_lines(report)),
+        oracle_part(oracle),
         "## The ten worst rows",
         "\n".join(worst_lines(report)),
         "## Fitted parameters",
@@ -316,7 +319,7 @@ def main(path: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in pictures(report).items():
         (folder / name).write_text(text, "utf-8")
-    path.write_text(page(report), "utf-8")
+    path.write_text(page(report, read_oracle(path.parent)), "utf-8")
 
 
 if __name__ == "__main__":
