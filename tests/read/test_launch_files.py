@@ -179,7 +179,9 @@ tokens: {sequence_length: 2048, micro_batch_size: 1, batch_accumulation_per_repl
     "text", ['{"model_type": "llama", "hidden_size": 64}', '{"architectures": ["X"]}']
 )
 def test_a_models_configuration_is_no_launch_file(text):
-    with pytest.raises(InputError, match=r"the configuration of a model.*gangsaw model config\.json"):
+    with pytest.raises(
+        InputError, match=r"the configuration of a model.*gangsaw model config\.json"
+    ):
         read_launch_text(text, "config.json")
 
 
