@@ -88,6 +88,30 @@ def test_slow_compute_is_named_and_fed_back(factor):
     )
 
 
+@pytest.mark.parametrize("slower", [1.1, 1.7, 3.0])
+def test_feedback_neither_stops_short_nor_goes_too_far(slower):
+    """A run whose kernels are slower by a known factor: predicted again, the step is its own."""
+    job = a_job()
+    est = estimate(job, PLAN)
+    device = job.cluster.device
+    update = {"gemm_frac": device.gemm_frac / slower, "memory_frac": device.memory_frac / slower}
+    update["attention"] = tuple(
+        c.model_copy(
+            update={
+                "a_fwd": {d: a / slower for d, a in c.a_fwd.items()},
+                "a_bwd": {d: a / slower for d, a in c.a_bwd.items()},
+            }
+        )
+        for c in device.attention
+    )
+    slow = job.cluster.model_copy(update={"device": device.model_copy(update=update)})
+    truth = estimate(job.model_copy(update={"cluster": slow}), PLAN)
+    found = reconcile(billed(truth, 1.0), est, job.cluster, 1, None)
+    cluster = sharpened(job.cluster, found, est)
+    again = estimate(job.model_copy(update={"cluster": cluster}), PLAN)
+    assert again.step_time_s == pytest.approx(truth.step_time_s, rel=0.03)
+
+
 def test_device_hours_and_money_follow_the_seconds():
     job = a_job()
     est = estimate(job, PLAN)

@@ -232,16 +232,26 @@ def sharpened(
 ) -> ClusterSpec:
     """The cluster with its curves scaled so that the prediction meets the measurement.
 
-    Compute scales the shares of peak and of memory bandwidth that kernels reach, communication
-    the efficiency of the tier that carries its axis; shares stay within (0, 1].
+    Compute scales the shares of peak and of memory bandwidth that kernels reach, attention's too,
+    communication the efficiency of the tier that carries its axis; shares stay within (0, 1].
     """
     device = cluster.device
     factor = result.feedback.get("compute")
     if factor is not None:
+        curves = tuple(
+            c.model_copy(
+                update={
+                    "a_fwd": {d: min(1.0, a * factor) for d, a in c.a_fwd.items()},
+                    "a_bwd": {d: min(1.0, a * factor) for d, a in c.a_bwd.items()},
+                }
+            )
+            for c in device.attention
+        )
         device = device.model_copy(
             update={
                 "gemm_frac": min(1.0, device.gemm_frac * factor),
                 "memory_frac": min(1.0, device.memory_frac * factor),
+                "attention": curves,
             }
         )
     carried: dict[str, list[float]] = {}
