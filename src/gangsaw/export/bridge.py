@@ -49,10 +49,7 @@ def files(job: Job, plan: Plan) -> tuple[ExportFile, ...]:
     ddp.setdefault("use_distributed_optimizer", plan.zero == 1)
     if plan.zero != 1:
         ddp.setdefault("overlap_param_gather", False)
-    # Bridge turns both on where either is on, and the optimizer's is on by default.
-    for key in ("use_distributed_optimizer", "overlap_param_gather"):
-        if ddp.get(key) is False:
-            optim[key] = False
+    optim |= _both_off(ddp)
     steps = round(recipe.tokens / recipe.tokens_per_step) if recipe.tokens else 1000
     text = [
         '"""Recipe written by gangsaw."""\n', header(job, plan), "import torch\n\n",
@@ -91,6 +88,12 @@ def files(job: Job, plan: Plan) -> tuple[ExportFile, ...]:
         ExportFile(name="recipe.py", text="".join(text), main=True),
         ExportFile(name="run.py", text=start), ExportFile(name="launch.sh", text=run),
     )  # fmt: skip
+
+
+def _both_off(ddp: dict[str, object]) -> dict[str, object]:
+    """What the optimizer has to say too: Bridge turns both on where either is, its default is on."""
+    keys = ("use_distributed_optimizer", "overlap_param_gather")
+    return {key: False for key in keys if ddp.get(key) is False}
 
 
 def _mixed(precision: str) -> str:
