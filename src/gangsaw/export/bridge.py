@@ -91,7 +91,7 @@ def files(job: Job, plan: Plan) -> tuple[ExportFile, ...]:
 
 
 def _both_off(ddp: dict[str, object]) -> dict[str, object]:
-    """What the optimizer has to say too: Bridge turns both on where either is, its default is on."""
+    """What the optimizer has to say too: Bridge turns both on where either is, and its own is."""
     keys = ("use_distributed_optimizer", "overlap_param_gather")
     return {key: False for key in keys if ddp.get(key) is False}
 
