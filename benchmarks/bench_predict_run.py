@@ -1,12 +1,14 @@
 """Step times predicted from `gangsaw measure` beside steps that were run, on this machine.
 
-Prints, for one and two ranks, predicted and measured seconds of a step, and how far the steps
-vary by themselves: without a quiet machine the comparison says little.
+Measurement and runs take turns over some rounds (argument, 3 without), so that both meet the same
+load. Prints, for one and two ranks, medians over the rounds of predicted and measured seconds of a
+step, and how far rounds alone differ: without a quiet machine the comparison says little.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -47,35 +49,50 @@ def run_seconds(plan: Plan, folder: Path) -> list[float]:
     return [r["seconds"] for r in rows[2:]]
 
 
+def predicted_s(folder: Path, plan: Plan) -> float:
+    """Seconds of a step by the cluster that was measured in `folder`."""
+    cluster, _ = measured_cluster(folder)
+    recipe = Recipe(
+        seq_len=SEQ, global_batch=plan.dp * plan.num_microbatches * plan.mbs, precision="fp32"
+    )
+    stack = load_stack("unknown")
+    stack = stack.model_copy(
+        update={"time": stack.time.model_copy(update={"step_overhead_s": 0.005})}
+    )
+    return estimate(
+        Job(model=model(), recipe=recipe, cluster=cluster, stack=stack), plan
+    ).step_time_s
+
+
 def main() -> None:
+    """Rounds of a measurement and then runs; each figure is the median over the rounds."""
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    said: dict[str, list[float]] = {}
+    seen: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as name:
-        root = Path(name)
-        for ranks in (1, 2):
-            out = root / f"measure{ranks}"
-            measure(MeasureConfig(out=str(out), ranks=ranks, model=model(), seq_len=SEQ))
-            cluster, facts = measured_cluster(out)
-            for text, plan in PLANS.items():
-                if plan.devices != ranks:
-                    continue
-                recipe = Recipe(
-                    seq_len=SEQ,
-                    global_batch=plan.dp * plan.num_microbatches * plan.mbs,
-                    precision="fp32",
-                )
-                stack = load_stack("unknown")
-                stack = stack.model_copy(
-                    update={"time": stack.time.model_copy(update={"step_overhead_s": 0.005})}
-                )
-                job = Job(model=model(), recipe=recipe, cluster=cluster, stack=stack)
-                said = estimate(job, plan).step_time_s
-                seen = run_seconds(plan, root / text.replace(" ", ""))
-                middle = statistics.median(seen)
-                sys.stdout.write(
-                    f"{text}: predicted {format_s(said)}, median {format_s(middle)}, least"
-                    f" {format_s(min(seen))}, most {format_s(max(seen))}:"
-                    f" {said / middle - 1:+.0%} of the median, noisy probes"
-                    f" {facts['noise']['noisy_frac']:.0%}\n"
-                )
+        for number in range(rounds):
+            root = Path(name) / str(number)
+            for ranks in (1, 2):
+                out = root / f"measure{ranks}"
+                measure(MeasureConfig(out=str(out), ranks=ranks, model=model(), seq_len=SEQ))
+                for text, plan in PLANS.items():
+                    if plan.devices == ranks:
+                        said.setdefault(text, []).append(predicted_s(out, plan))
+                        steps = run_seconds(plan, root / text.replace(" ", ""))
+                        # What measurements are fitted to: load only ever adds time.
+                        seen.setdefault(text, []).append(statistics.quantiles(steps, n=4)[0])
+            sys.stdout.write(f"round {number + 1}, load {os.getloadavg()[0]:.1f}\n")
+            sys.stdout.flush()
+    errors = []
+    for text, found in seen.items():
+        errors.append(statistics.median(said[text]) / statistics.median(found) - 1)
+        sys.stdout.write(
+            f"{text}: predicted {format_s(statistics.median(said[text]))}, measured"
+            f" {format_s(statistics.median(found))}: {errors[-1]:+.0%}; rounds alone differ by"
+            f" {max(found) / min(found) - 1:.0%} measured,"
+            f" {max(said[text]) / min(said[text]) - 1:.0%} predicted\n"
+        )
+    sys.stdout.write(f"median absolute error {statistics.median(map(abs, errors)):.0%}\n")
 
 
 if __name__ == "__main__":
