@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MARK = "__gangsaw_kernel__"
+_INLINED = "__gangsaw_inlined__"
 _KEPT_AS = "sealed 1"
 """How code is kept on disk; part of the hash, so that other forms are never read."""
 _compiled: dict[tuple[Callable[..., Any], bool], Callable[..., Any]] = {}
@@ -32,6 +33,15 @@ def kernel(fn: F) -> F:
     """Mark `fn` as a formula that may be compiled. The function itself is unchanged."""
     setattr(fn, _MARK, True)
     return fn
+
+
+def inlined(fn: F) -> F:
+    """A kernel whose machine code stands where it is called: short, or called for every plan.
+
+    Calls hand over every number of every tuple; where that takes as long as the work, this helps.
+    """
+    setattr(fn, _INLINED, True)
+    return kernel(fn)
 
 
 def cache_dir() -> Path:
@@ -54,6 +64,8 @@ def code_hash(fn: Callable[..., Any]) -> str:
         seen.add(one)
         code = one.__code__
         digest.update(code.co_code)
+        if getattr(one, _INLINED, False):
+            digest.update(b"inlined")
         digest.update(repr((code.co_names, code.co_varnames, one.__defaults__)).encode())
         for const in code.co_consts:
             if not isinstance(const, types.CodeType):
@@ -120,6 +132,7 @@ def _compile(fn: Callable[..., Any], inner: bool) -> Callable[..., Any]:
         "nogil": True,
         "no_cpython_wrapper": inner,
         "no_cfunc_wrapper": True,
+        "forceinline": inner and getattr(fn, _INLINED, False),
     }
     result: Callable[..., Any] = numba.njit(**options)(closed)
     keep(result, folder)

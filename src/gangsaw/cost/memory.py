@@ -36,7 +36,7 @@ from gangsaw.cost.types import (
     StackMem,
     State,
 )
-from gangsaw.jit import kernel
+from gangsaw.jit import inlined, kernel
 
 __all__ = [
     "PHASES",
@@ -173,7 +173,7 @@ def sum_layers(load: RankLoad, layers: Array, state: State) -> Sums:
     )
 
 
-@kernel
+@inlined
 def standing_buffers(
     sums: Sums, end_params: float, trained: float, state: State, mem: StackMem
 ) -> float:
@@ -239,7 +239,7 @@ def rank_memory(
     return rank_peak(sum_layers(load, layers, state), at, ends, state, mem)
 
 
-@kernel
+@inlined
 def standing_parts(
     sums: Sums, load: Place, ends: EndMem, at: Standing, state: State, mem: StackMem
 ) -> Parts:
@@ -274,7 +274,7 @@ def standing_parts(
     return Parts(phase, at.grads, activations, logits, buffers)
 
 
-@kernel
+@inlined
 def rank_peak(sums: Sums, load: Place, ends: EndMem, state: State, mem: StackMem) -> RankMem:
     """Memory of one pipeline rank at its own peak, from the sums over its layers."""
     end_params = load.embedding * ends.embedding_params + load.head * ends.head_params

@@ -46,7 +46,7 @@ from gangsaw.cost.types import (
     StepCost,
     Strides,
 )
-from gangsaw.jit import kernel
+from gangsaw.jit import inlined, kernel
 
 FWD, BWD, WGRAD, R_SEL, R_FULL, TP_F, TP_B, TP_R, CP_F, CP_B, EP_F, EP_B, HOST_F, HOST_B, HOST_R = (
     range(len(LayerTime._fields))
@@ -209,7 +209,7 @@ def once_a_step(state: State) -> bool:
     return state.zero < 2.0 or (state.zero >= 3.0 and state.pp > 1.0)
 
 
-@kernel
+@inlined
 def exchange_s(
     reduce: float, gather: float, last_f: float, last_b: float, state: State, stack: StackT
 ) -> float:
@@ -229,7 +229,7 @@ def exchange_s(
     return total
 
 
-@kernel
+@inlined
 def sharded_extra(
     work_f: float,
     work_b: float,

@@ -37,7 +37,7 @@ FEWER = {"vtrain-single": 6.0}
 STUDENT_NU = 4.0
 SAME_SOURCE = {"korthikanti2": "korthikanti"}
 """Tables of one paper are one source."""
-SETUP_SD = 0.075
+SETUP_SD = 0.03
 """How far a whole set-up is from the formulas, in log time, everything alike: the machine, its
 clocks, its containers. Such an offset of each set-up is integrated out, as a random effect; it
 predicts nothing. Without it the many rows of one slow machine would be read as physics."""

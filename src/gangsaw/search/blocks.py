@@ -51,7 +51,7 @@ TP, CP, PP, DP, EP, ETP, MBS, SP, ORDER = range(9)
 STRIDE_DP = 11
 ENDS = 2
 """Chunks beyond the layers: embedding and loss head may have one of their own."""
-LIMITED_SLACK = 1.1
+LIMITED_SLACK = 1.02
 """How far behind the fastest plan that surely fits a plan's stages are laid out within memory."""
 
 

@@ -36,7 +36,7 @@ from gangsaw.cost.types import (
     State,
     Strides,
 )
-from gangsaw.jit import kernel
+from gangsaw.jit import inlined, kernel
 from gangsaw.search.layouts import FREE, MAYBE, SURE, Line, Tables, guard_of, layout
 
 Ints = NDArray[np.int64]
@@ -241,7 +241,46 @@ def worst_device_bytes(
     return worst
 
 
-@kernel
+@inlined
+def least_device_bytes(
+    sums: Array, places: Array, last: Array, end_mem: EndMem, state: State, memory: StackMem
+) -> float:
+    """Smallest device-visible peak of all ranks: at the first or the last of each kind of rank."""
+    least = np.inf
+    for g in range(sums.shape[0]):
+        s = sums[g]
+        for rank in (places[g, 0], last[g]):
+            held = rank_peak(
+                Sums(s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10]),
+                Place(rank, places[g, 1], places[g, 2], places[g, 3]),
+                end_mem, state, memory,
+            )  # fmt: skip
+            least = min(least, held.device)
+    return least
+
+
+@inlined
+def may_be_limited(
+    space: Space, ready: Ready, held: tuple[Array, Array], one: State, machine: Machine,
+    worth: Worth,
+) -> bool:  # fmt: skip
+    """Whether other stages may bring a plan into memory.
+
+    With equal layers some rank has in any layout as many as in this one, or more: where no rank
+    of this one keeps the room, none of another does.
+    """
+    if one.pp <= 1.0 or len(space.stages) > 0:
+        return False
+    if not ready.line.equal:
+        return True
+    room = worth.sure if np.isfinite(worth.limited_s) else worth.room
+    least = least_device_bytes(
+        held[0], held[1], ready.loads.last, ready.tables.end_mem, one, machine.memory
+    )
+    return least <= room
+
+
+@inlined
 def try_plan(
     at: int,
     ready: Ready,
@@ -311,7 +350,7 @@ def try_limited(
     return at
 
 
-@kernel
+@inlined
 def try_and_keep(
     at: int,
     space: Space,
@@ -333,12 +372,13 @@ def try_and_keep(
     )  # fmt: skip
     step = found.step_s[at]
     at = keep_plan(at, found, worth)
-    if peak > worth.sure and step <= worth.limited_s and one.pp > 1.0 and len(space.stages) == 0:
+    near = peak > worth.sure and step <= worth.limited_s
+    if near and may_be_limited(space, ready, held, one, machine, worth):
         at = try_limited(at, peak, space, ready, one, choice, machine, found, worth)
     return at, peak
 
 
-@kernel
+@inlined
 def keep_plan(at: int, found: Found, worth: Worth) -> int:
     """Count the plan just written at place `at`, and keep it if it may be listed.
 

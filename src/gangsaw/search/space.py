@@ -321,10 +321,11 @@ def search_all(
     bounds = np.zeros(len(blocks))
     if len(blocks):
         total = int(compiled(count_plans)(blocks, space, low.net))
-        if math.isfinite(breadth.slack):
-            bounds = compiled(block_bounds)(blocks, space, kinds, low.ends, base, machine)
-            order = np.argsort(bounds, kind="stable")
-            blocks, bounds = np.ascontiguousarray(blocks[order]), bounds[order]
+        bounds = compiled(block_bounds)(blocks, space, kinds, low.ends, base, machine)
+        order = np.argsort(bounds, kind="stable")
+        blocks, bounds = np.ascontiguousarray(blocks[order]), bounds[order]
+        if not math.isfinite(breadth.slack):
+            bounds = np.zeros(len(blocks))
     places = 2 * total + 1  # each plan, and again within memory; untouched pages cost nothing
     found = Found(
         np.empty(places, np.int64),
