@@ -24,7 +24,7 @@ from gangsaw.cost.types import (
     ZB_H2,
     ZB_V,
 )
-from gangsaw.jit import kernel
+from gangsaw.jit import inlined, kernel
 
 V_SHARE = 0.5
 """Share of the idle time that a rank slower than the others keeps in V schedules, fitted."""
@@ -58,7 +58,7 @@ def one_f_one_b_s(p: float, m: float, x_max: float, x_sum: float, p2p_s: float) 
     return trip + max((m - 1.0) * x_max, (m - 1.0) * x_sum / p + waits)
 
 
-@kernel
+@inlined
 def pipeline_s(
     schedule: float,
     p: float,

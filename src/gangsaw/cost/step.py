@@ -271,7 +271,7 @@ def uneven_s(p: float, v: float, uneven: float, rank_s: float) -> float:
     return UNEVEN_SHARE * (uneven - 1.0) * (p - 1.0) / v * rank_s
 
 
-@kernel
+@inlined
 def combine(
     profiles: Array,
     exchange: Array,
