@@ -33,6 +33,7 @@ from gangsaw.cost.step import (
     T_EXPERT,
     TP_B,
     TP_F,
+    once_a_step,
     rank_profiles,
 )
 from gangsaw.cost.types import Array, Cut, Strides
@@ -194,7 +195,7 @@ def data_rows(rank: Rank) -> list[CollectiveDoc]:
     plan, stack, strides = rank.plan, rank.low.stack, rank.strides
     state = memory_state(plan, rank.job.recipe)
     net, stride_in = stage_net(rank.cut, state, rank.low.net, strides)
-    steps = plan.num_microbatches if plan.zero >= 2 else 1
+    steps = 1 if once_a_step(state) else plan.num_microbatches
     hidden = stack.zero3_overlap if plan.zero >= 2 else stack.dp_overlap_backward
     rows = []
     groups = [
@@ -219,7 +220,7 @@ def data_rows(rank: Rank) -> list[CollectiveDoc]:
         rows.append(_row(rank, group, traffic))
     if plan.zero == 0 or plan.dp * plan.cp == 1:
         return rows
-    gathers = 2 * plan.num_microbatches if plan.zero == 3 else 1
+    gathers = 1 if once_a_step(state) else 2 * plan.num_microbatches if plan.zero == 3 else 1
     amount = float(rank.profile[P_DENSE]) * stack.param_bytes
     each = all_gather_s(net, amount, state.shard, stride_in, rank.overhead_s)
     cover = stack.zero3_overlap if plan.zero == 3 else stack.dp_overlap_forward
