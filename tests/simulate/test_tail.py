@@ -172,7 +172,9 @@ def test_percentile_errors_cover():
 def test_groups_in_lock_step():
     plan = Plan(tp=4, pp=2, dp=4, num_microbatches=4)
     assert coupled_members(plan) == 4
-    assert coupled_members(plan.model_copy(update={"zero": 3})) == 16
+    assert coupled_members(plan.model_copy(update={"zero": 2})) == 16
+    assert coupled_members(plan.model_copy(update={"zero": 3})) == 4  # once a step
+    assert coupled_members(plan.model_copy(update={"zero": 3, "pp": 1, "dp": 8})) == 32
     assert coupled_members(plan.model_copy(update={"ep": 8})) == 8
     groups = group_of_devices(plan, 4)
     assert np.array_equal(np.bincount(groups), np.full(8, 4))

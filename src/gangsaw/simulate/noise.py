@@ -50,9 +50,10 @@ def lognormal_table(cv: float, members: float = 1.0) -> Float32:
 
 def coupled_members(plan: Plan) -> int:
     """Devices that wait for each other in every layer: tensor and context groups, experts, and the
-    whole data-parallel group where ZeRO 2 or 3 talks behind every microbatch."""
+    whole data-parallel group where ZeRO 2 or 3 talks behind every microbatch (ZeRO-3 under a
+    pipeline gathers once a step)."""
     inside = plan.tp * plan.cp
-    if plan.zero >= 2:
+    if plan.zero == 2 or (plan.zero == 3 and plan.pp == 1):
         return inside * plan.dp
     return max(inside, plan.ep * plan.etp)
 
