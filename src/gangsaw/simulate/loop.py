@@ -62,14 +62,19 @@ class MemoryRun:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A finished run: the program that ran (gathers and reductions added) and its raw arrays."""
+    """A finished run: the program that ran (gathers and reductions added) and its raw arrays.
+
+    `plain` where it was interpreted.
+    """
 
     schedule: Schedule
+    program: Program
     result: Result
     free_s: Array
     side_free_s: Array
     transfer_bytes: Array
     memory: MemoryRun | None
+    plain: bool
 
     @property
     def makespan_s(self) -> float:
@@ -109,7 +114,9 @@ def execute(
         raise InputError(f"{schedule.name}: deadlock: {explain(schedule, state.at)}")
     moved = np.zeros(schedule.stages) if transfers is None else transfers.bytes_each
     held = None if memory is None else _memory(schedule, memory)
-    return Run(schedule, result, state.free, state.side_free, moved, held)
+    return Run(
+        schedule, program, result, state.free, state.side_free, moved, held, plain
+    )  # fmt: skip
 
 
 def _with_data_parallel(schedule: Schedule, data: DataParallel) -> Schedule:
