@@ -54,6 +54,49 @@ def test_torch_accepts_every_schedule():
     assert seen == set(INFOS)
 
 
+TWO_WAY = [(2, 4), (4, 8), (4, 10), (6, 12), (8, 16), (8, 22)]
+
+
+@pytest.mark.parametrize(("p", "m"), TWO_WAY)
+def test_torch_accepts_both_directions_together(p, m):
+    """Validated, lowered and dry-run as one program, and nothing is lost on the way."""
+    schedule = generate("dualpipe", p, m)
+    text = to_csv(schedule)
+    steps = torch_oracle.accept_both_ways(text, schedule.stages, schedule.microbatches)
+    assert len(steps) == p
+    for rank, row in steps.items():
+        compute = sum(a.is_compute_op for a in row)
+        assert compute == len(schedule.rank_row(rank).kind)
+        inner = 2 if 0 < rank < p - 1 else 1
+        assert sum("SEND" in str(a) for a in row) == inner * m
+        assert sum("RECV" in str(a) for a in row) == inner * m
+
+
+def test_torch_finds_a_circle_between_the_directions():
+    """Each direction by itself is legal; together they wait for each other for ever."""
+    text = (
+        "0F0,0F1,0B0,0B1,3F0,3F1,3B0,3B1\n"
+        "1F0,1F1,1B0,1B1,2F0,2F1,2B0,2B1\n"
+    )  # fmt: skip
+    torch_oracle.accept_both_ways(text, 4, 2)
+    wrong = (
+        "3F0,3F1,3B0,3B1,0F0,0F1,0B0,0B1\n"
+        "1F0,1F1,1B0,1B1,2F0,2F1,2B0,2B1\n"
+    )  # fmt: skip
+    with pytest.raises(AssertionError, match="can't schedule"):
+        torch_oracle.accept_both_ways(wrong, 4, 2)
+
+
+def test_why_dualpipe_is_no_csv_of_torch():
+    """A stage on two ranks is refused, and a second entrance waits for the first pipe's exit."""
+    twice = "0F0,1F1,0B0,1B1\n1F0,0F1,1B0,0B1\n"
+    with pytest.raises(AssertionError, match="assigned to both"):
+        torch_oracle.accept(twice, 2, 2)
+    schedule = generate("dualpipe", 4, 8)
+    with pytest.raises(AssertionError, match="can't schedule"):
+        torch_oracle.accept(to_csv(schedule), schedule.stages, schedule.microbatches)
+
+
 def test_text_round_trip():
     for name, p, m, v in cases():
         schedule = generate(name, p, m, v)

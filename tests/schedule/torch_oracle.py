@@ -47,6 +47,59 @@ def accept(text: str, stages: int, microbatches: int) -> dict[int, list[Any]]:
     return torch_schedules._simulate_comms_compute(flatten(plain), lambda s: mapping[s], stages)
 
 
+def accept_both_ways(text: str, stages: int, microbatches: int) -> dict[int, list[Any]]:
+    """The same for two pipes in opposite directions, as one program; the dry run's steps by rank.
+
+    The second pipe is stages p to 2p - 1, from the last rank back to the first. Validation takes
+    this as it is. Lowering and dry run let microbatches enter at stage 0 alone and begin their
+    backward at the last stage alone, so each pipe's microbatches get numbers of their own and are
+    carried through the other pipe by actions in front of the program, which are taken out again.
+    """
+    actions = parse(text)
+    mapping = torch_schedules._validate_schedule(actions, len(actions), stages, microbatches)
+    half = stages // 2
+    lowered = {
+        rank: torch_schedules._add_reduce_grad(
+            torch_schedules._add_unshard_reshard(row), microbatches
+        )
+        for rank, row in actions.items()
+    }
+    own = {
+        rank: [_numbered_on(a, half, microbatches) for a in row if a.is_compute_op]
+        for rank, row in lowered.items()
+    }
+    kind = torch_schedules._ComputationType
+    front: dict[int, list[Any]] = {rank: [] for rank in own}
+    for stage in range(half):
+        front[mapping[stage]] += [
+            torch_schedules._Action(stage, kind.FORWARD, microbatches + k)
+            for k in range(microbatches)
+        ]
+    for stage in range(half, stages):
+        front[mapping[stage]] += [
+            torch_schedules._Action(stage, kind.FULL_BACKWARD, k) for k in range(microbatches)
+        ]
+    whole = torch_schedules._add_send_recv(
+        {rank: front[rank] + own[rank] for rank in own}, lambda s: mapping[s], stages
+    )
+    steps = torch_schedules._simulate_comms_compute(flatten(whole), lambda s: mapping[s], stages)
+    return {
+        rank: [a for a in row if a is not None and (a.stage_index < half)
+               == (a.microbatch_index < microbatches)]
+        for rank, row in steps.items()
+    }  # fmt: skip
+
+
+def _numbered_on(action: Any, half: int, microbatches: int) -> Any:
+    """The action with the microbatches of the second pipe numbered on behind those of the first."""
+    if action.sub_actions:
+        parts = tuple(_numbered_on(a, half, microbatches) for a in action.sub_actions)
+        return action._replace(sub_actions=parts)
+    if action.stage_index < half:
+        return action
+    return action._replace(microbatch_index=action.microbatch_index + microbatches)
+
+
 def flatten(rows: dict[int, list[Any]]) -> dict[int, list[Any]]:
     """Overlapped pairs as two actions: torch's dry run knows only single ones."""
     return {
