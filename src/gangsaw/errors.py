@@ -31,9 +31,10 @@ class InputError(GangsawError):
 class UnknownKeysError(InputError):
     """A document holds keys that nothing reads."""
 
-    def __init__(self, where: str, keys: Sequence[str]) -> None:
+    def __init__(self, where: str, keys: Sequence[str], legal: Sequence[str] = ()) -> None:
         self.keys = tuple(keys)
-        super().__init__(f"{where}: unknown keys {', '.join(sorted(keys))}")
+        known = f". Legal: {', '.join(legal)}" if legal else ""
+        super().__init__(f"{where}: unknown keys {', '.join(sorted(keys))}{known}")
 
 
 class NoPlanFitsError(GangsawError):

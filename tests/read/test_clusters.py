@@ -246,7 +246,7 @@ def test_the_examples_of_the_documentation_load(tmp_path):
         ('base = "nope"\ndevices = 8\n', "unknown device"),
         ("base = 3\ndevices = 8\n", "catalog node"),
         ('base = "h100-sxm"\ndevices = 8\n[device]\nattention = ["nope"]\n', "h100-flash"),
-        ('base = "h100-sxm"\ndevices = 8\n[device]\nmemory_bytes = -1\n', "greater than 0"),
+        ('base = "h100-sxm"\ndevices = 8\n[device]\nmemory_bytes = -1\n', "memory_bytes=-1: "),
         ('base = "h100-sxm"\ndevices = 8\n[device]\nmemory_bytes = nan\n', "memory_bytes"),
         ('base = "h100-sxm"\ndevices = 8\ntiers = []\n', "at least one tier"),
         ('base = "h100-sxm"\ndevices = 8\ntiers = 3\n', "tiers"),
@@ -276,3 +276,30 @@ def test_tiers_must_grow_outwards(tmp_path):
             + tier.format("b", 8)
             + tier.format("c", 64),
         )
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "value", "legal"),
+    [
+        ("device", "sustained_frac", "2", "less than or equal to 1"),
+        ("device", "memory_bytes", "80.0", "greater than or equal to 1000000"),
+        ("device", "memory_bytes", "1e30", "less than or equal to"),
+        ("tier", "bytes_per_s", "450", "greater than or equal to 100000"),
+        ("tier", "latency_s", "1e9", "less than or equal to 10"),
+        ("tier", "efficiency", "81", "less than or equal to 1"),
+        ("", "usd_per_device_hour", "1e30", "less than or equal to 1000000"),
+    ],
+)
+def test_figures_in_another_unit_are_refused(tmp_path, table, key, value, legal):
+    tier = {"name": '"a"', "devices": "16", "bytes_per_s": "5e10", "latency_s": "1e-6"}
+    if table == "tier":
+        tier[key] = value
+    lines = ['base = "h100-sxm"', "devices = 16"]
+    lines += [f"{key} = {value}"] if not table else []
+    lines += ["[device]", f"{key} = {value}"] if table == "device" else []
+    lines += ["[[tiers]]", *(f"{k} = {v}" for k, v in tier.items())]
+    path = tmp_path / "c.toml"
+    path.write_text("\n".join(lines))
+    with pytest.raises(InputError) as caught:
+        load_cluster(str(path))
+    assert f"{key}=" in str(caught.value) and legal in str(caught.value)

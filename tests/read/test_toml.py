@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gangsaw.errors import InputError, UnknownKeysError
+from gangsaw.read.model_toml import model_of_table
 from gangsaw.read.toml import parse_json, parse_toml, read_json, read_text, read_toml, validate
+from gangsaw.spec.cluster import ClusterSpec
 from gangsaw.spec.recipe import Recipe
 
 
@@ -70,7 +72,34 @@ def test_paths_that_are_no_files(path):
 def test_unknown_keys_are_listed_all():
     with pytest.raises(UnknownKeysError) as caught:
         validate(Recipe, {"seq_len": 1, "global_batch": 1, "zeta": 1, "alpha": 2}, "r.toml")
-    assert str(caught.value) == "r.toml: unknown keys alpha, zeta"
+    said, legal = str(caught.value).split(". Legal: ")
+    assert said == "r.toml: unknown keys alpha, zeta"
+    assert legal.split(", ") == list(Recipe.model_fields)
+
+
+def test_legal_keys_are_those_of_the_place_of_the_unknown_one():
+    tier = {"devices": 8, "bytes_per_s": 1e9, "latency_s": 1e-6}
+    table = {"name": "x", "devices": 8, "tiers": [{"name": "a", **tier}, {"nam": "b", **tier}]}
+    text = message(lambda: validate(ClusterSpec, table, "c.toml"))
+    assert text.startswith("c.toml: unknown keys tiers.1.nam. Legal: name, devices, bytes_per_s")
+    assert "usd_per_device_hour" not in text
+
+
+@pytest.mark.parametrize(("value", "said"), [(True, "true"), ("4096", "'4096'")])
+def test_numbers_are_not_guessed_from_flags_and_text(value, said):
+    text = message(lambda: validate(Recipe, {"seq_len": value, "global_batch": 1}, "r.toml"))
+    assert text == f"r.toml: seq_len={said} is no number. Legal: a number"
+
+
+def test_a_fault_of_an_item_is_told_once():
+    table = {"hidden": 64, "vocab": 64, "layers": [{"attention": {"heads": 1}, "mlp": {"ffn": 0}}]}
+    text = message(lambda: model_of_table(table, "m.toml", "m"))
+    assert text == "m.toml: layers.0.mlp.ffn=0: input should be greater than or equal to 1"
+
+
+def test_a_number_beyond_whole_numbers():
+    text = message(lambda: validate(Recipe, {"seq_len": 1e30, "global_batch": 1}, "r.toml"))
+    assert text == "r.toml: seq_len=1e+30: out of range of whole numbers"
 
 
 def test_wrong_values_name_key_value_and_rule():

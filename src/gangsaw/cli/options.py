@@ -260,7 +260,7 @@ def _file_fields(name: str, own: bool) -> dict[str, object]:
         table = files.stated(table["plan"], f"{name}: plan", "a plan, as tp = 8")
     unknown = sorted(set(table) - set(_FILE_KEYS))
     if unknown:
-        raise UnknownKeysError(f"--plan {name}", unknown)
+        raise UnknownKeysError(f"--plan {name}", unknown, _FILE_KEYS)
     fields: dict[str, object] = {}
     for key, value in table.items():
         where = f"{name}: {key}"

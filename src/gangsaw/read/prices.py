@@ -41,7 +41,7 @@ def _walk(table: Mapping[str, Any], prefix: str, where: str, found: dict[str, Fi
     if plain and prefix:
         unknown = sorted(set(plain) - _FIELDS)
         if unknown:
-            raise UnknownKeysError(f"{where}: {shown(prefix)}", unknown)
+            raise UnknownKeysError(f"{where}: {shown(prefix)}", unknown, sorted(_FIELDS))
         found[prefix] = validate(Figure, plain, f"{where}: {shown(prefix)}")
     elif plain:
         raise InputError(

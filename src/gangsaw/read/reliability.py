@@ -71,7 +71,7 @@ def parse_reliability(
     """Tables as a document; what they leave out comes from `base`. Raises InputError."""
     unknown = sorted(set(tables) - set(_KEYS))
     if unknown:
-        raise UnknownKeysError(where, unknown)
+        raise UnknownKeysError(where, unknown, _KEYS)
     for key, table in tables.items():
         if not isinstance(table, Mapping):
             raise InputError(f"{where}: {key}={table!r} is no table. Legal: [{key}] and its keys")

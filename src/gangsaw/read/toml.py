@@ -10,9 +10,9 @@ import json
 import math
 import stat
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import ValidationError
 
@@ -105,23 +105,50 @@ def parse_json(text: str, where: str) -> dict[str, Any]:
 def validate(document: type[D], data: object, where: str) -> D:
     """`data` as a document; InputError of one line otherwise, UnknownKeysError for extra keys."""
     try:
-        return document.model_validate(data)
+        made = document.model_validate(data)
+        _refuse_coerced(data, made, where)
     except ValidationError as error:
-        raise one_line(error, where) from None
+        raise one_line(error, where, document) from None
     except RecursionError:
         raise InputError(f"{where}: nested too deeply") from None
+    return made
 
 
-def one_line(error: ValidationError, where: str) -> InputError:
-    """A pydantic error as one line: unknown keys first, else each wrong value with its rule."""
+def _refuse_coerced(stated: object, made: object, where: str, key: str = "") -> None:
+    """Refuse a number that was stated as true, false or text: a guess at what was meant."""
+    if isinstance(made, (int, float)) and not isinstance(made, bool):
+        if isinstance(stated, (bool, str)):
+            raise InputError(f"{where}: {key}={_short(stated)} is no number. Legal: a number")
+        return
+    pairs: list[tuple[object, object, object]] = []
+    if isinstance(made, Document) and isinstance(stated, Mapping):
+        pairs = [(name, stated[name], getattr(made, name, None)) for name in stated]
+    elif isinstance(made, Mapping) and isinstance(stated, Mapping):
+        pairs = [(name, stated[name], made.get(name)) for name in stated]
+    elif isinstance(made, (list, tuple)) and isinstance(stated, (list, tuple)):
+        pairs = [(number, *pair) for number, pair in enumerate(zip(stated, made, strict=False))]
+    for name, theirs, ours in pairs:
+        _refuse_coerced(
+            theirs, ours, where, f"{key}.{shown(str(name))}" if key else shown(str(name))
+        )
+
+
+def one_line(
+    error: ValidationError, where: str, document: type[Document] | None = None
+) -> InputError:
+    """A pydantic error as one line: unknown keys first, else each wrong value with its rule.
+
+    With `document` given, the keys that are legal where an unknown one stands are listed.
+    """
     found = error.errors(include_url=False)
-    unknown = [_key(e["loc"]) for e in found if e["type"] == "extra_forbidden"]
+    unknown = [e["loc"] for e in found if e["type"] == "extra_forbidden"]
     if unknown:
-        return UnknownKeysError(where, unknown)
+        return UnknownKeysError(where, [_key(loc) for loc in unknown], _legal(document, unknown[0]))
+    found = _causes(found)
     parts = []
     for item in found[:_SHOWN]:
         key = _key(item["loc"])
-        text = item["msg"].removeprefix("Value error, ")
+        text = _SAID.get(item["type"], item["msg"]).removeprefix("Value error, ")
         text = text[:1].lower() + text[1:] if item["type"] != "value_error" else text
         if item["type"] in ("missing", "value_error"):
             parts.append(f"{key}: {text}" if key else text)
@@ -140,6 +167,43 @@ def shown(path: Path | str) -> str:
 
 
 _SHOWN = 4
+_SAID = {
+    "int_parsing_size": "out of range of whole numbers",
+    "tuple_type": "input should be a list",
+    "list_type": "input should be a list",
+}
+"""Rules that pydantic words for programmers, in a user's words."""
+
+
+def _causes(found: list[Any]) -> list[Any]:
+    """Without what only follows from a fault deeper down, as a list left empty by its items."""
+    places = [tuple(item["loc"]) for item in found]
+    return [
+        item
+        for item in found
+        if not any(
+            len(other) > len(item["loc"]) and other[: len(item["loc"])] == tuple(item["loc"])
+            for other in places
+        )
+    ]
+
+
+def _legal(document: type[Document] | None, place: Sequence[int | str]) -> tuple[str, ...]:
+    """The keys of the document that holds `place`; none where that cannot be told."""
+    found: set[type[Document]] = set() if document is None else {document}
+    for part in place[:-1]:
+        if isinstance(part, int):
+            continue
+        inner = [d.model_fields[part].annotation for d in found if part in d.model_fields]
+        found = {each for annotation in inner for each in _documents(annotation)}
+    return tuple(dict.fromkeys(key for each in found for key in each.model_fields))
+
+
+def _documents(annotation: object) -> tuple[type[Document], ...]:
+    """The document classes inside an annotation such as `tuple[TierSpec, ...] | None`."""
+    if isinstance(annotation, type) and issubclass(annotation, Document):
+        return (annotation,)
+    return tuple(found for part in get_args(annotation) for found in _documents(part))
 
 
 def _key(loc: Sequence[int | str]) -> str:
@@ -151,6 +215,8 @@ def _short(value: object) -> str:
     """A wrong value, short enough for a line."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
     text = ascii(value) if isinstance(value, (str, bytes)) else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 

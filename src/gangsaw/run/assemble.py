@@ -180,7 +180,7 @@ def _device(rows: Sequence[Row], machine: Row, source: str, fits: dict[str, Fit]
         gemm_frac=min(1.0, gemm["asymptote_flops_per_s"] / peaks[first]),
         gemm_k0=gemm["k0"],
         gemm_launch_s=gemm["launch_s"],
-        memory_frac=memory.values["frac"],
+        memory_frac=min(1.0, memory.values["frac"]),
         sustained_frac=min(1.0, float(machine["sustained_flops_per_s"]) / burst),
         attention=(curve,),
         pcie_bytes_per_s=hbm / 2,

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from gangsaw.spec.base import Count, Document, NonNegative, Positive
+from gangsaw.spec.base import Count, Document, NonNegative, Positive, Share
+
+Memory = Annotated[float, Field(ge=1e6, le=1e15, allow_inf_nan=False)]
+Rate = Annotated[float, Field(ge=1e5, le=1e16, allow_inf_nan=False)]
+Wait = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
+Usd = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+"""Bytes, bytes a second, seconds and dollars an hour that a machine can have: further out is a
+figure in another unit (GB/s or ms written as B/s or s)."""
 
 
 class AttentionCurve(Document):
@@ -31,19 +38,19 @@ class DeviceSpec(Document):
     name: str
     vendor: str = ""
     peak_flops_per_s: dict[str, Positive] = Field(description="by precision: bf16, fp8, fp4, fp32")
-    memory_bytes: Positive
-    usable_memory_frac: Positive = Field(0.99, description="share that a process can allocate")
-    memory_bytes_per_s: Positive
+    memory_bytes: Memory
+    usable_memory_frac: Share = Field(0.99, description="share that a process can allocate")
+    memory_bytes_per_s: Rate
     tdp_w: Positive
     sm_count: Count = 132
-    gemm_frac: Positive = Field(0.8, description="asymptote of matrix products, share of peak")
+    gemm_frac: Share = Field(0.8, description="asymptote of matrix products, share of peak")
     gemm_k0: NonNegative = Field(150.0, description="inner dimension at half the asymptote")
     gemm_launch_s: NonNegative = 6e-6
-    fp8_gemm_frac: Positive = 0.69
-    memory_frac: Positive = Field(0.8, description="share of memory bandwidth that kernels reach")
-    sustained_frac: Positive = Field(1.0, description="power limit: sustained over burst clock")
+    fp8_gemm_frac: Share = 0.69
+    memory_frac: Share = Field(0.8, description="share of memory bandwidth that kernels reach")
+    sustained_frac: Share = Field(1.0, description="power limit: sustained over burst clock")
     attention: tuple[AttentionCurve, ...] = ()
-    pcie_bytes_per_s: Positive = Field(description="host link of a device, one direction")
+    pcie_bytes_per_s: Rate = Field(description="host link of a device, one direction")
     source: str
     as_of: str
     notes: str = ""
@@ -57,11 +64,11 @@ class TierSpec(Document):
 
     name: str
     devices: Count = Field(description="devices in one domain of this tier")
-    bytes_per_s: Positive
-    latency_s: NonNegative
+    bytes_per_s: Rate
+    latency_s: Wait
     oversubscription: Positive = 1.0
-    efficiency: Positive = Field(0.8, description="share of the line rate that collectives reach")
-    ramp_s: NonNegative = Field(
+    efficiency: Share = Field(0.8, description="share of the line rate that collectives reach")
+    ramp_s: Wait = Field(
         5e-5, description="collectives of x seconds at full rate need sqrt(ramp_s * x) to get there"
     )
     in_network_reduction: bool = False
@@ -77,7 +84,7 @@ class HostSpec(Document):
     """What stands around the devices of a node."""
 
     devices: Count = Field(description="devices in one host")
-    memory_bytes: Positive
+    memory_bytes: Memory
     nvme_bytes: NonNegative = 0.0
     nvme_bytes_per_s: NonNegative = 0.0
     node_power_w: NonNegative = 0.0
@@ -94,7 +101,7 @@ class ClusterSpec(Document):
     devices: Count
     tiers: tuple[TierSpec, ...]
     host: HostSpec
-    usd_per_device_hour: NonNegative = 0.0
+    usd_per_device_hour: Usd = 0.0
     price_source: str = ""
     price_as_of: str = ""
 
