@@ -3,9 +3,11 @@
 Zero Bubble Pipeline Parallelism (arXiv:2401.10241): stage times from table 6 (ms of one microbatch
 on one stage: F, B, W, transfer), steps from tables 9 (m <= p), 7 (with a synchronisation) and 8.
 ZB-1p and ZB-2p are syntheses under once and twice the memory of 1F1B, so they are compared with
-`auto` under that limit. The step has the optimizer besides the pipeline, by the cost formula.
-Table 8 was run at another microbatch size than table 6, so its pairs are compared by ratio, with
-the profile scaled to the measured 1F1B.
+`auto` under that limit. The profile is a mean over stages, and the first and last stage have a
+layer less than the others: stages differ as the cost formulas say, around the profiled mean. Behind
+the pipeline come the optimizer, the exchange of the tied embedding between first and last stage and
+what a step costs the host, by the cost formulas. Table 8 was run at another microbatch size than
+table 6, so its pairs are compared by ratio, with the profile scaled to the measured 1F1B.
 """
 
 from functools import cache
@@ -16,6 +18,7 @@ import pytest
 from gangsaw.fit.rows import load_shipped, read_row
 from gangsaw.schedule import generate
 from gangsaw.search.estimate import evaluate
+from gangsaw.search.timeline import ChunkCosts, stage_times
 from gangsaw.simulate import StageMemory, StageTimes, Transfers
 from gangsaw.simulate.auto import loop_map, synthesise
 from gangsaw.simulate.loop import execute
@@ -44,17 +47,23 @@ def profile_s(model, m=None):
     return np.array([of[f"stage_T_{k}_ms"] for k in "FBW"] + [of["T_comm_ms"]]) / 1e3
 
 
-def optimizer_s(model):
+@cache
+def formulas(model):
+    """F, B, W [stages] as shares of their mean, and seconds that are not in the pipeline."""
     start = f"t9-{model}-1F1B-"
     row = next(row for name, row in rows().items() if name.startswith(start))
     reading = read_row(row).candidates[0]
-    return evaluate(reading.job, reading.plan).cost.optimizer
+    found = evaluate(reading.job, reading.plan)
+    times = stage_times(found)
+    shares = [each / each.mean() for each in (times.forward_s, times.backward_s, times.weight_s)]
+    return shares, ChunkCosts(found).closed_form_s(found.counts)[1]
 
 
-def predicted_s(model, m, seconds, memory):
+def predicted_s(model, m, seconds, memory, shares=(1.0, 1.0, 1.0)):
     """Pipeline seconds of 1F1B, and of `auto` within `memory` times the memory of 1F1B."""
-    p, (f, b, w, moved) = PIPES[model], seconds
-    times, transfers = StageTimes.of(p, f, b, w), Transfers.of(p, moved, 1.0, blocking=True)
+    p, moved = PIPES[model], seconds[3]
+    stages = [of * share for of, share in zip(seconds[:3], shares, strict=True)]
+    times, transfers = StageTimes.of(p, *stages), Transfers.of(p, moved, 1.0, blocking=True)
     made = synthesise(
         loop_map(p, 1), m, times, StageMemory.of(p, p, 1.0), np.full(p, memory * p), transfers,
         rounds=10,
@@ -64,30 +73,42 @@ def predicted_s(model, m, seconds, memory):
 
 @pytest.fixture(scope="module")
 def errors():
-    found = {"1F1B": [], "ZB-2p": [], "ZB-2p+sync": []}
+    """Throughput predicted over measured, less one, by schedule and row of the tables."""
+    found = {"1F1B": {}, "ZB-2p": {}, "ZB-2p+sync": {}}
     for model, steps in SAME_SIZE.items():
-        late = optimizer_s(model)
+        shares, late = formulas(model)
         for m in steps:
-            one, auto = predicted_s(model, m, profile_s(model), 2.0)
+            one, auto = predicted_s(model, m, profile_s(model), 2.0, shares)
             assert auto < one  # as measured in every run
             assert measured_s("t9", model, "ZB-2p", m) < measured_s("t9", model, "1F1B", m)
-            found["1F1B"].append(measured_s("t9", model, "1F1B", m) / (one + late) - 1)
-            found["ZB-2p"].append(measured_s("t9", model, "ZB-2p", m) / (auto + late) - 1)
+            found["1F1B"][model, m] = measured_s("t9", model, "1F1B", m) / (one + late) - 1
+            found["ZB-2p"][model, m] = measured_s("t9", model, "ZB-2p", m) / (auto + late) - 1
         m = WITH_SYNC[model]
-        _, auto = predicted_s(model, m, profile_s(model, m), 2.0)
+        _, auto = predicted_s(model, m, profile_s(model, m), 2.0, shares)
         sync = measured_s("t7", model, "ZB-2p+sync", m)
-        found["ZB-2p+sync"].append(sync / (auto + late) - 1)
-    return {name: np.array(values) for name, values in found.items()}
+        found["ZB-2p+sync"][model, m] = sync / (auto + late) - 1
+    return found
 
 
 def test_throughput_with_profiled_times(errors):
-    assert np.abs(errors["1F1B"]).mean() < 0.03
-    assert np.abs(errors["ZB-2p"]).mean() < 0.04
-    assert np.abs(np.concatenate(list(errors.values()))).mean() < 0.04
+    every = []
+    for of_rows in errors.values():
+        every += list(of_rows.values())
+        assert np.abs(list(of_rows.values())).mean() < 0.04
+    assert np.abs(every).mean() < 0.03 and np.abs(every).max() < 0.06
+
+
+def test_two_nodes(errors):
+    """The tied embedding crosses the network between the nodes; its exchange is 24 ms of a step."""
+    of_rows = [e for one in errors.values() for (model, _), e in one.items() if model == "14.6B"]
+    assert len(of_rows) == 7
+    assert np.abs(of_rows).mean() < 0.02 and np.abs(of_rows).max() < 0.035
 
 
 def test_synthesis_is_not_behind_theirs(errors):
-    assert np.all(errors["ZB-2p"] > -0.02) and np.all(errors["ZB-2p+sync"] > -0.02)
+    """As a share of 1F1B; steps are printed with two digits, which is up to 2 % of a ratio."""
+    for row, error in errors["ZB-2p"].items():
+        assert (1 + error) / (1 + errors["1F1B"][row]) > 0.97
 
 
 def test_memory_limited_synthesis_gains_what_zb_1p_gained():
