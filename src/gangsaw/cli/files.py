@@ -32,11 +32,14 @@ def stated(table: dict[str, Any], where: str, what: str) -> dict[str, Any]:
 
 
 def read_rows(name: str) -> list[dict[str, Any]]:
-    """The objects of a JSON-lines file, one a line; blank lines are passed over."""
+    """The objects of a JSON-lines file, one a line; blank lines are passed over.
+
+    A row without an id is named by its line, in every answer.
+    """
     from gangsaw.read.toml import parse_json, read_text, shown
 
     rows = [
-        parse_json(line, f"{shown(name)} line {number}")
+        {"id": f"line {number}", **parse_json(line, f"{shown(name)} line {number}")}
         for number, line in enumerate(read_text(name, ROWS_LIMIT_BYTES).split("\n"), start=1)
         if line.strip()
     ]

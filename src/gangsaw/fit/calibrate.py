@@ -126,7 +126,10 @@ def calibrate(rows: Sequence[Row], gemm: SiteGemm | None = None) -> CalibrateRes
     )
     if not own:
         why = skipped[0] if skipped else "no rows"
-        raise InputError(f"no row can be used to calibrate ({why}). Legal: rows with step_time_s")
+        raise InputError(
+            f"no row can be used to calibrate ({why}). Legal: rows"
+            " with model, hardware, plan and measured.step_time_s"
+        )
     site = replace(site_of(own), widths=swept(load_widths(), gemm))
     views = [item.view for item in own if item.view is not None]
     learned = effects(site)

@@ -17,6 +17,7 @@ from typing import Any
 
 from gangsaw.cost.layout import default_counts, ends_as_layers
 from gangsaw.errors import InputError
+from gangsaw.fit.row_faults import fault_of
 from gangsaw.fit.row_model import model_of, named, whole
 from gangsaw.fit.row_stack import OLD_KERNELS, is_fp8, stack_name, stacks_of, words
 from gangsaw.read.clusters import cluster_of
@@ -279,6 +280,9 @@ def _missing(row: Row) -> list[str]:
 def read_row(row: Row) -> Reading:
     """Candidates of a row with their weights; `skipped` says what no default can stand for."""
     label, source = str(row.get("id")), source_of(row)
+    fault = fault_of(row)
+    if fault:
+        return Reading(label, source, "", skipped=fault, row=row)
     missing = _missing(row)
     if missing:
         why = f"the row does not state {', '.join(missing)}"
