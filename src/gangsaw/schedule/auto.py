@@ -278,8 +278,9 @@ def to_schedule(job: Job, order: I64) -> Schedule:
 def lower_bound_s(job: Job) -> float:
     """No order is faster than this.
 
-    For each rank: its work cannot begin before the first forward has come down to it. Its last
-    input gradient ends after all its forwards and input gradients, and after the weight
+    For each rank: its work cannot begin before the first forward has come down to it, and until the
+    first gradient has come up to it there is nothing to do but the forwards that memory holds. Its
+    last input gradient ends after all its forwards and input gradients, and after the weight
     gradients that memory does not let wait; the gradient then goes up to stage 0 and is finished
     there. With n microbatches in memory at most, every n-th forward waits for a round trip. And
     bytes times the time that they are held is at most the room times the time that there is.
@@ -298,7 +299,9 @@ def lower_bound_s(job: Job) -> float:
     for rank in range(len(job.room_bytes)):
         mine = np.flatnonzero(job.rank_of == rank)
         work = job.m * float((job.forward_s + job.backward_s + job.weight_s)[mine].sum())
-        head = float(down[mine].min())
+        head = max(
+            float(down[mine].min()), _waits_until(job, mine, down, below) - _before(job, mine)
+        )
         tail = float(up[mine].min()) + end
         weights = job.m * float(job.weight_s[mine].sum()) if job.split > 0.5 else 0.0
         kept = job.held_bytes[mine] * (1.0 - job.release_frac)
@@ -308,7 +311,9 @@ def lower_bound_s(job: Job) -> float:
             waiting = min(weights, most * float(job.weight_s[mine].max()))
         bound = max(bound, head + work, head + work - waiting + tail)
         area = job.m * float((job.held_bytes[mine] * below[mine]).sum())
-        bound = max(bound, head + area / job.room_bytes[rank] + float(up[mine].min()))
+        bound = max(
+            bound, float(down[mine].min()) + area / job.room_bytes[rank] + float(up[mine].min())
+        )
         for stage in mine:
             trip = float(below[stage])
             least = job.held_bytes[stage]
@@ -318,3 +323,19 @@ def lower_bound_s(job: Job) -> float:
                     rounds = (job.m - 1) // int(room)
                     bound = max(bound, float(down[stage]) + (rounds + 1) * trip + float(up[stage]))
     return bound
+
+
+def _waits_until(job: Job, mine: I64, down: Array, below: Array) -> float:
+    """When the first gradient comes up to a rank with the stages `mine`: to its last one."""
+    last = int(mine.max())
+    whole = job.weight_s[last] if job.split < 0.5 else 0.0
+    return float(down[last] + below[last] - job.backward_s[last] - whole)
+
+
+def _before(job: Job, mine: I64) -> float:
+    """Most seconds of forwards of a rank before any gradient: what its room holds."""
+    forward, held = job.forward_s[mine], job.held_bytes[mine]
+    most = job.m * float(forward.sum())
+    if held.min() <= 0:
+        return most
+    return min(most, float(job.room_bytes[job.rank_of[mine[0]]] * (forward / held).max()))
