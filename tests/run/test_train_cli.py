@@ -110,3 +110,66 @@ def test_refusals(job, words, said):
     assert said in outcome.err
     assert "Traceback" not in outcome.err
     assert outcome.out == ""
+
+
+def test_another_length_of_a_run_is_refused_before_ranks_start(job):
+    assert _train(job, "--steps", "2").returncode == 0
+    again = _train(job, "--steps", "3", "--resume")
+    assert again.returncode == 2
+    assert again.stderr.startswith("gangsaw: --resume: --steps is 3, the checkpoint step-00000002")
+    assert "Legal: 2, or another --out" in again.stderr
+    assert len(again.stderr.splitlines()) == 1
+
+
+def test_a_finished_run_says_that_nothing_is_left(job):
+    assert _train(job, "--steps", "2").returncode == 0
+    again = _train(job, "--steps", "2", "--resume")
+    assert again.returncode == 0
+    assert "nothing was left to train" in again.stderr
+
+
+def test_half_a_line_of_the_log_is_dropped_and_steps_stand_once(job):
+    assert _train(job, "--steps", "2").returncode == 0
+    log = job / "run" / "log.jsonl"
+    whole = log.read_text()
+    # A killed run: a step behind the checkpoint, and half a record.
+    log.write_text(whole + whole.splitlines()[-1].replace('"step": 2', '"step": 3') + '\n{"st')
+    again = _train(job, "--steps", "2", "--resume", "--json")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["steps"] == 2
+    assert log.read_text() == whole
+
+
+def test_two_runs_do_not_share_a_folder(job):
+    from gangsaw.errors import InputError
+    from gangsaw.run.launch import held
+
+    (job / "run").mkdir()
+    with held(job / "run"):
+        second = _train(job, "--steps", "2")
+        assert second.returncode == 2
+        assert "another run writes there" in second.stderr
+        with pytest.raises(InputError, match="another folder"), held(job / "run"):
+            pass
+    assert _train(job, "--steps", "2").returncode == 0
+
+
+def test_a_file_is_no_run_folder(job):
+    (job / "run").write_text("kept")
+    refused = _train(job, "--steps", "2")
+    assert refused.returncode == 2
+    assert refused.stderr.count("\n") == 1 and "is a file. Legal: a folder" in refused.stderr
+    assert (job / "run").read_text() == "kept"
+
+
+def test_a_prediction_of_another_plan_is_not_held_against_a_run(job):
+    assert _train(job, "--steps", "3").returncode == 0
+    other = job / "other.toml"
+    other.write_text("pp = 1\ntp = 2\nnum_microbatches = 2\n")
+    found = run(
+        ["reconcile", str(job / "run"), str(other), "--model", str(job / "config.json"),
+         "--cluster", "h100-sxm:2", "--seq-len", "32"]
+    )  # fmt: skip
+    assert found.code == 2
+    assert "is of another plan than the one that ran: tp=2 pp=1" in found.err
+    assert "tp=1 pp=2" in found.err

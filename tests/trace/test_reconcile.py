@@ -206,3 +206,23 @@ def test_refusals(words, said, estimate_file):
     assert out.code == 2
     assert said in out.err
     assert "Traceback" not in out.err
+
+
+def test_advice_follows_the_sign_of_the_difference():
+    job = a_job()
+    est = estimate(job, PLAN)
+    rows = []
+    for line in est.bill.lines:
+        longer = line.model_copy(update={"device_s": line.device_s + 1000.0})
+        rows.append(longer if line.cause == "host" else line)
+    heavy = est.model_copy(
+        update={
+            "bill": est.bill.model_copy(update={"lines": tuple(rows)}),
+            "step_time_s": est.step_time_s + 1000.0 / 16,
+        }
+    )
+    less = reconcile(billed(est, 1.0), heavy, job.cluster, 1, None)
+    more = reconcile(billed(heavy, 1.0), est, job.cluster, 1, None)
+    assert less.largest == more.largest == "host"
+    assert "less than predicted" in less.explanation and "launches cost less" in less.explanation
+    assert "more than predicted" in more.explanation and "fuse, compile" in more.explanation

@@ -74,6 +74,7 @@ def command(
     paths = trace_files(Path(flags.source))
     number = None if flags.step is None else values.whole("--step", flags.step, 0, 10**9)
     estimate, job, line = _prediction(flags, recipe, cut)
+    _same_cut(Path(flags.source), flags.predicted, estimate)
     measured = measure_files(paths, number)
     cluster = job.cluster if job else _cluster(flags)
     tokens = job.recipe.tokens_per_step if job else 1
@@ -102,6 +103,27 @@ def trace_files(source: Path) -> list[Path]:
     if not found:
         raise InputError(f"{source} holds no traces. Legal: files ending in .json or .json.gz")
     return found
+
+
+def _same_cut(source: Path, name: str, estimate: EstimateResult) -> None:
+    """Refuse a prediction of another plan than the one that a run's own folder says it ran."""
+    head = source / "run.json"
+    if not head.is_file():
+        return
+    from gangsaw.read.toml import read_json
+
+    config = read_json(head).get("config")
+    ran = config.get("plan") if isinstance(config, dict) else None
+    if not isinstance(ran, dict):
+        return
+    axes = ("tp", "cp", "pp", "dp", "ep", "mbs", "num_microbatches")
+    differ = [a for a in axes if a in ran and ran[a] != getattr(estimate.plan, a)]
+    if differ:
+        theirs = " ".join(f"{a}={getattr(estimate.plan, a)}" for a in differ)
+        raise InputError(
+            f"{name} is of another plan than the one that ran: {theirs}. Legal: that of {head},"
+            f" {' '.join(f'{a}={ran[a]}' for a in differ)}"
+        )
 
 
 def _cluster(flags: ReconcileFlags) -> Any:  # noqa: ANN401
@@ -136,7 +158,7 @@ def _prediction(
     from gangsaw.search.timeline import plan_timeline
 
     fields = plan_fields(dataclasses.replace(cut, plan=flags.predicted))
-    job, _ = job_from(JobArgs(flags.model, flags.cluster), recipe)
+    job, _ = job_from(JobArgs(flags.model, flags.cluster), recipe, fields)
     plan = whole_plan(job, fields)
     line = plan_timeline(job, plan) if plan.pp > 1 else None
     return estimate(job, plan), job, line

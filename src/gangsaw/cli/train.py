@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -71,7 +72,7 @@ def command(flags: TrainFlags, cut: PlanFlags, output: OutputFlags) -> None:
     """Train on this machine, or as a rank of torchrun, exactly as the plan says."""
     cfg = config_from(flags, cut, output)
     restarts = values.whole("--restarts", flags.restarts or "0", 0, 100)
-    from gangsaw.run.carried import check_run
+    from gangsaw.run.carried import check_run, pointed
 
     if "RANK" not in os.environ:
         # Before torch is loaded, which takes seconds: a refusal comes at once. (A rank that
@@ -90,10 +91,14 @@ def command(flags: TrainFlags, cut: PlanFlags, output: OutputFlags) -> None:
     cfg = on_device(cfg, launch.pick_device(), flags)
     follower = launch.started_by_torchrun() and launch.own_rank() != 0
     if not follower:
+        launch.make_folder(cfg.out)
         screen.progress(f"{cfg.plan.devices} ranks on {cfg.device}, run folder {cfg.out}")
+    before = pointed(Path(cfg.out)) if cfg.resume else None
     out = launch.train(cfg, restarts)
     if follower:
         return
+    if before is not None and before[2] >= cfg.steps:
+        screen.note(f"nothing was left to train: {cfg.out} had all its {cfg.steps} steps")
     summary = run_summary(out)
     prompt = flags.sample or ("Shall I " if flags.cut == "demo" else None)
     if prompt is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from gangsaw.errors import InputError
@@ -10,6 +11,9 @@ from gangsaw.run.data import Batches, load_tokens
 from gangsaw.run.schedule import schedule_rows, stage_owners
 from gangsaw.spec.model import ModelSpec
 from gangsaw.spec.plan import Plan
+
+FOLDER, POINTER, MANIFEST = "checkpoints", "latest", "gangsaw.json"
+"""Where a run's checkpoints stand, the file that names the newest, and what says it is whole."""
 
 ACTIVATION_NAMES = (
     "silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "relu2",
@@ -123,5 +127,44 @@ def check_run(cfg: TrainConfig) -> None:
     tokens = load_tokens(cfg.data, cfg.tokenizer, cfg.token_bytes, cfg.model.vocab)
     Batches(tokens, cfg.seq_len, cfg.global_batch, cfg.seed)
     out = Path(cfg.out)
-    if not cfg.resume and (out / "log.jsonl").exists():
+    if cfg.resume:
+        found = pointed(out)
+        if found is not None:
+            check_resumed(cfg, found[1], found[0])
+    elif (out / "log.jsonl").exists():
         raise InputError(f"--out {cfg.out} holds a run already. Legal: --resume, or another folder")
+
+
+def pointed(out: Path) -> tuple[str, TrainConfig, int] | None:
+    """Name, configuration and step of the checkpoint that a resumed run looks at first.
+
+    None where there is none, or where it is damaged: the ranks then look for an older one.
+    """
+    try:
+        name = (out / FOLDER / POINTER).read_text().strip()
+        meta = json.loads((out / FOLDER / name / MANIFEST).read_text())["meta"]
+        return name, TrainConfig.model_validate(meta["config"]), int(meta["step"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+SAME = ("model", "seq_len", "global_batch", "seed", "data", "optimizer", "steps")
+"""What a run must keep to be continued exactly; its plan and precision may change."""
+
+
+def check_resumed(cfg: TrainConfig, theirs: TrainConfig, checkpoint: str) -> None:
+    """Raise InputError where the run that wrote `checkpoint` is another than the one now stated."""
+    for name in SAME:
+        mine, old = getattr(cfg, name), getattr(theirs, name)
+        if mine != old:
+            flag = name if name in ("global_batch", "optimizer") else f"--{name.replace('_', '-')}"
+            raise InputError(
+                f"--resume: {flag} is {_short(mine)}, the checkpoint {checkpoint} was written with"
+                f" {_short(old)}; an exact continuation needs the same. Legal: {_short(old)}, or"
+                " another --out"
+            )
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else text[:37] + "..."

@@ -21,10 +21,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_shards
 from torch.distributed.checkpoint.state_dict_saver import save as save_shards
 
 from gangsaw.errors import RunFailedError
-
-MANIFEST = "gangsaw.json"
-POINTER = "latest"
-FOLDER = "checkpoints"
+from gangsaw.run.carried import FOLDER, MANIFEST, POINTER
 
 
 def _sync(path: Path) -> None:
@@ -53,7 +50,7 @@ def _barrier() -> None:
         dist.barrier()
 
 
-def _replace(path: Path, text: str) -> None:
+def replace_text(path: Path, text: str) -> None:
     """Write `text` to `path` so that a reader sees the old or the new content, never a part."""
     part = path.with_name(path.name + ".part")
     part.write_text(text)
@@ -84,11 +81,11 @@ def save(out: Path, state: dict[str, Tensor], meta: dict[str, Any], keep: int = 
         for path in files:
             _sync(path)
             table[path.name] = {"bytes": path.stat().st_size, "sha256": _hash(path)}
-        _replace(part / MANIFEST, json.dumps({"meta": meta, "files": table}))
+        replace_text(part / MANIFEST, json.dumps({"meta": meta, "files": table}))
         shutil.rmtree(final, ignore_errors=True)
         part.rename(final)
         _sync(folder)
-        _replace(folder / POINTER, final.name)
+        replace_text(folder / POINTER, final.name)
         for old in sorted(folder.glob("step-*"))[:-keep]:
             if old != final:
                 shutil.rmtree(old, ignore_errors=True)

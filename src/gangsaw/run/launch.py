@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -95,14 +97,32 @@ def train(cfg: TrainConfig, max_restarts: int = 0) -> Path:
             write_head(cfg)
         rank_main(cfg.model_dump_json())
         return out
-    check_run(cfg)
-    if cfg.plan.schedule == "auto" and cfg.plan.pp > 1 and not cfg.schedule_csv:
-        # Made once here, so that all ranks run the same order.
-        text = to_csv(auto_schedule(cfg.plan, cfg.model.layers))
-        cfg = cfg.model_copy(update={"schedule_csv": text})
-    write_head(cfg)
-    start_ranks(cfg.plan.devices, rank_main, cfg.model_dump_json(), cfg.device, max_restarts)
+    make_folder(cfg.out)
+    with held(out):
+        check_run(cfg)
+        if cfg.plan.schedule == "auto" and cfg.plan.pp > 1 and not cfg.schedule_csv:
+            # Made once here, so that all ranks run the same order.
+            text = to_csv(auto_schedule(cfg.plan, cfg.model.layers))
+            cfg = cfg.model_copy(update={"schedule_csv": text})
+        write_head(cfg)
+        start_ranks(cfg.plan.devices, rank_main, cfg.model_dump_json(), cfg.device, max_restarts)
     return out
+
+
+@contextlib.contextmanager
+def held(out: Path) -> Iterator[None]:
+    """The folder for this run alone; InputError while another one, or ranks it left, write there.
+
+    The lock goes with the last process that has it, so that a killed run leaves none behind.
+    """
+    with (out / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(
+                f"--out {out}: another run writes there. Legal: wait for its end, or another folder"
+            ) from None
+        yield
 
 
 def start_ranks(
@@ -136,11 +156,7 @@ def start_ranks(
 
 def write_head(cfg: TrainConfig) -> None:
     """What the run is, on what it runs: `run.json` in its folder."""
-    out = Path(cfg.out)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--out {cfg.out}: {error.strerror}") from error
+    out = make_folder(cfg.out)
     head = {
         "config": cfg.model_dump(mode="json"),
         "torch": torch.__version__,
@@ -149,3 +165,19 @@ def write_head(cfg: TrainConfig) -> None:
         "machine": platform.machine(),
     }
     (out / "run.json").write_text(json.dumps(head, indent=1))
+
+
+def make_folder(name: str) -> Path:
+    """The folder of a run; InputError where it cannot be one that is written to."""
+    out = Path(name)
+    if out.exists() and not out.is_dir():
+        raise InputError(f"--out {name} is a file. Legal: a folder, or a path that does not exist")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"--out {name} cannot be made: {error.strerror}. Legal: a folder that can be written"
+        ) from error
+    if not os.access(out, os.W_OK | os.X_OK):
+        raise InputError(f"--out {name} cannot be written. Legal: a folder that can be written")
+    return out

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 from torch.profiler import ProfilerActivity, profile
 
-from gangsaw.errors import InputError
 from gangsaw.run import checkpoints
+from gangsaw.run.carried import check_resumed
 from gangsaw.run.config import TrainConfig
 from gangsaw.run.data import Batches, Tokens, load_tokens
 from gangsaw.run.model import BuildOptions, Stage
@@ -196,14 +196,7 @@ class Trainer:
         if found is None:
             return False
         meta = checkpoints.read_meta(found)
-        theirs = TrainConfig.model_validate(meta["config"])
-        for name in ("model", "seq_len", "global_batch", "seed", "data", "optimizer", "steps"):
-            mine, old = getattr(self.cfg, name), getattr(theirs, name)
-            if mine != old:
-                raise InputError(
-                    f"--resume: the checkpoint {found.name} was written with another {name}"
-                    f" ({_short(old)}, now {_short(mine)}); an exact continuation needs the same"
-                )
+        check_resumed(self.cfg, TrainConfig.model_validate(meta["config"]), found.name)
         checkpoints.load(found, self.named_state())
         self._copy_tied()
         self.step_number = int(meta["step"])
@@ -222,17 +215,14 @@ def _quiet() -> None:
     logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
 
 
-def _short(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= 40 else text[:37] + "..."
-
-
 def run_rank(cfg: TrainConfig) -> list[StepRecord]:
     """The whole run of one rank; rank 0 writes `log.jsonl`, each rank its actions and trace."""
     trainer = Trainer(cfg)
     out, rank = Path(cfg.out), dist.get_rank()
     if cfg.resume:
         trainer.load()
+        if rank == 0:
+            _cut_log(out / "log.jsonl", trainer.step_number)
     (out / "actions").mkdir(parents=True, exist_ok=True)
     (out / "actions" / f"rank{rank}.txt").write_text("\n".join(trainer.step_runner.actions))
     records: list[StepRecord] = []
@@ -260,6 +250,21 @@ def run_rank(cfg: TrainConfig) -> list[StepRecord]:
         if (every and trainer.step_number % every == 0) or trainer.step_number == cfg.steps:
             trainer.save()
     return records
+
+
+def _cut_log(path: Path, steps: int) -> None:
+    """Keep the records of the first `steps` steps: those behind the checkpoint come again.
+
+    A killed run may have written half a line, which is dropped as well.
+    """
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text().splitlines():
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            if json.loads(line)["step"] <= steps:
+                kept.append(line + "\n")
+    checkpoints.replace_text(path, "".join(kept))
 
 
 def _mark(name: str) -> Any:  # noqa: ANN401

@@ -42,6 +42,21 @@ _EXPLAIN = {
     "offload": "copies to and from the host are slower or less hidden than the host link's curve",
 }
 
+_EXPLAIN_LESS = {
+    "compute": _EXPLAIN["compute"],
+    "optimizer": "the optimizer moves less memory than the stack's optimizer_traffic_bytes say",
+    "bubble": "stages wait less than the predicted schedule does: look whether another order ran,"
+    " or whether the waiting is counted under transfers or stragglers",
+    "host": "launches cost less than the stack's launch times say, or a slow device hides them",
+    "tp_comm": "TP collectives are faster or more hidden than the {tier} tier's curve says",
+    "cp_comm": "CP exchange is faster or more hidden than the {tier} tier's curve says",
+    "ep_comm": "all-to-all is faster or more hidden than the {tier} tier's curve says",
+    "pp_comm": "stage transfers are faster than the {tier} tier's curve, or counted as waiting",
+    "dp_comm": "gathers and reductions are faster or more hidden than the stack's overlap says",
+    "offload": "copies to and from the host are faster or more hidden than the link's curve",
+}
+"""The same where less was measured than predicted: the advice is another."""
+
 
 class CauseDifference(Document):
     """One cause: seconds of the average device of one step, and what the difference costs."""
@@ -201,7 +216,9 @@ def _explanation(
     axis = worst.cause.removesuffix("_comm")
     tiers = [c.tier for c in predicted.collectives if c.axis == axis]
     ratio = worst.measured_s / worst.predicted_s if worst.predicted_s > 0 else float("inf")
-    said = _EXPLAIN.get(worst.cause, "nothing predicted it").format(
+    known = _EXPLAIN if worst.difference_s > 0 else _EXPLAIN_LESS
+    nothing = "nothing predicted it" if worst.difference_s > 0 else "the run had less of it"
+    said = known.get(worst.cause, nothing).format(
         ratio=f"{ratio:.2f}x",
         inverse=f"{1 / ratio:.2f}" if 0 < ratio < float("inf") else "-",
         slowest=ranks[slowest].rank,
