@@ -95,7 +95,32 @@ def test_chrome_trace_has_ranks_streams_and_arrows():
             assert e["ts"] >= begin[e["id"]]["ts"] and e["pid"] != begin[e["id"]]["pid"]
     work = [e for e in events if e["ph"] == "X" and e["tid"] == 0]
     assert len(work) == 4 * 16
-    assert max(e["ts"] + e["dur"] for e in work) <= timeline.makespan_s * 1e6 + 1e-6
+    assert max(e["ts"] + e["dur"] for e in work) <= timeline.makespan_s * 1e6 + 1e-3
+
+
+def test_no_two_events_of_a_thread_overlap():
+    """A viewer counts in whole nanoseconds, cut off, and drops what overlaps."""
+    stages = StageTimes.of(8, np.linspace(0.9e-3, 1.3e-3, 8) / 3, 0.7e-3, 0.3e-3)
+    schedule = generate("interleaved", 4, 16, 2)
+    line = simulate(schedule, stages, Transfers.of(8, 1.0, 1.2e4, 7.1e-4))
+    found = json.loads(chrome_trace(line))["traceEvents"]
+    by_thread = {}
+    for e in found:
+        if e["ph"] == "X":
+            span = (int(e["ts"] * 1000), int(e["ts"] * 1000) + int(e["dur"] * 1000))
+            by_thread.setdefault((e["pid"], e["tid"]), []).append(span)
+    for spans in by_thread.values():
+        spans.sort()
+        assert all(one[1] <= two[0] for one, two in itertools.pairwise(spans))
+    # Transfers that come one behind the other overlap by their latency: there is a second lane.
+    names = {e["args"]["name"] for e in found if e["name"] == "thread_name"}
+    assert {"compute", "transfers", "transfers 2", "receives", "receives 2"} <= names
+    inside = {(e["pid"], e["tid"]) for e in found if e["ph"] in "sf"}
+    assert inside <= set(by_thread)
+    for e in found:
+        if e["ph"] in "sf":
+            at = int(e["ts"] * 1000)
+            assert any(a <= at < b for a, b in by_thread[e["pid"], e["tid"]])
 
 
 def test_table_round_trip():
