@@ -47,7 +47,7 @@ def command(
 
     seed_of(output)
     fields = plan_fields(cut)
-    job, notes = job_from(args, recipe)
+    job, notes = job_from(args, recipe, fields)
     result = export_plan(job, whole_plan(job, fields), target.to)
     for line in (*notes, *result.notes):
         screen.note(line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,8 @@ def writable(flag: str, name: str, endings: tuple[str, ...]) -> Path:
                 f"{flag} {said}: folder {shown(path.parent)} does not exist."
                 " Legal: a path in an existing folder"
             )
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise InputError(f"{flag} {said} cannot be written. Legal: a path you may write to")
     except (OSError, ValueError) as fault:
         raise InputError(f"{flag} {said} cannot be a path: {fault}. Legal: a path") from None
     return path

@@ -7,6 +7,7 @@ are imported only when that verb is called.
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import io
 import os
@@ -48,6 +49,10 @@ def main() -> None:
     if sys.stdout is None:
         _tell("standard output is closed")
         sys.exit(FAILED)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A name that the terminal's encoding lacks is escaped; the answer is not lost by it.
+            stream.reconfigure(errors="backslashreplace")
     code = execute(sys.argv[1:])
     try:
         sys.stdout.flush()
@@ -184,7 +189,9 @@ def _system_fault(fault: OSError) -> int:
     """The operating system refused a file or a device."""
     if not _debugged(fault):
         what = fault.filename if isinstance(fault.filename, str) else "a file or device"
-        _tell(f"{what}: {fault.strerror or fault} (GANGSAW_DEBUG=1 shows where)")
+        known = isinstance(fault, (PermissionError, FileNotFoundError, IsADirectoryError))
+        hint = "" if known or fault.errno == errno.ENOSPC else " (GANGSAW_DEBUG=1 shows where)"
+        _tell(f"{what}: {fault.strerror or fault}{hint}")
     return FAILED
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from gangsaw.cli import files, values
+from gangsaw.cli import output as screen
 from gangsaw.cli.flags import JobArgs, OutputFlags, PlanFlags, RecipeFlags, SiteRecipeFlags
 from gangsaw.cost.layout import default_counts
 from gangsaw.cost.legal import check_plan, check_shapes, check_stages
@@ -59,8 +61,31 @@ def seq_len_of(text: str | None) -> int:
     return DEFAULT_SEQ_LEN if text is None else values.whole("--seq-len", text, 1, 10**8)
 
 
-def recipe_from(flags: RecipeFlags) -> tuple[Recipe, tuple[str, ...]]:
-    """The recipe, and a line for each figure that was assumed and not stated."""
+def default_batch(seq_len: int, devices: int, fields: Mapping[str, Any] | None) -> int:
+    """Sequences a step where none are stated: about 4M tokens that devices or the plan divide.
+
+    The power of two times the odd part of the device count that is nearest, so that a search has
+    all degrees; for the one plan that `fields` state, a multiple of its dp x mbs, or exactly its
+    microbatches.
+    """
+    odd = devices // (devices & -devices)
+    batch: int = odd << max(0, round(math.log2(DEFAULT_BATCH_TOKENS / seq_len / odd)))
+    if fields is None:
+        return batch
+    tp, cp, pp, mbs = (int(fields.get(part, 1)) for part in ("tp", "cp", "pp", "mbs"))
+    group = int(fields.get("dp", max(1, devices // (tp * cp * pp)))) * mbs
+    if "num_microbatches" in fields:
+        return group * int(fields["num_microbatches"])
+    return group * max(1, round(batch / group)) if batch % group else batch
+
+
+def recipe_from(
+    flags: RecipeFlags, devices: int = 1, fields: Mapping[str, Any] | None = None
+) -> tuple[Recipe, tuple[str, ...]]:
+    """The recipe, and a line for each figure that was assumed and not stated.
+
+    `devices`, `fields`: of the cluster and the plan, which an assumed batch must suit.
+    """
     assumed: list[str] = []
     task = values.choice("--task", flags.task, get_args(Task)) if flags.task else "pretrain"
     if flags.lora_rank is not None and task not in ("lora", "qlora"):
@@ -75,7 +100,7 @@ def recipe_from(flags: RecipeFlags) -> tuple[Recipe, tuple[str, ...]]:
     if flags.seq_len is None:
         assumed.append(f"--seq-len {seq_len}")
     if flags.global_batch is None:
-        batch = 2 ** max(0, round(math.log2(DEFAULT_BATCH_TOKENS / seq_len)))
+        batch = default_batch(seq_len, devices, fields)
         assumed.append(f"--global-batch {batch}")
     else:
         batch = values.whole("--global-batch", flags.global_batch, 1, 10**8)
@@ -92,9 +117,14 @@ def recipe_from(flags: RecipeFlags) -> tuple[Recipe, tuple[str, ...]]:
     return recipe, tuple(assumed)
 
 
-def job_from(args: JobArgs, flags: RecipeFlags) -> tuple[Job, tuple[str, ...]]:
-    """The job that was stated, and notes on what was assumed."""
-    recipe, assumed = recipe_from(flags)
+def job_from(
+    args: JobArgs, flags: RecipeFlags, fields: Mapping[str, Any] | None = None
+) -> tuple[Job, tuple[str, ...]]:
+    """The job that was stated, and notes on what was assumed.
+
+    `fields`: of the one plan that is meant, to which an assumed batch is suited.
+    """
+    recipe_from(flags)
     from gangsaw.read.clusters import load_cluster
     from gangsaw.read.models import load_model
     from gangsaw.read.stacks import load_stack
@@ -104,6 +134,7 @@ def job_from(args: JobArgs, flags: RecipeFlags) -> tuple[Job, tuple[str, ...]]:
     if flags.prices is not None:
         cluster = priced(cluster, flags.prices)
     model = load_model(args.model)
+    recipe, assumed = recipe_from(flags, cluster.devices, fields)
     notes = (f"not stated, so assumed: {' '.join(assumed)}",) if assumed else ()
     job = Job(model=model, recipe=recipe, cluster=cluster, stack=stack)
     site = flags.site if isinstance(flags, SiteRecipeFlags) else None
@@ -142,7 +173,7 @@ def estimated(
     """The job and the estimate of the one plan that the flags state."""
     seed_of(output)
     fields = plan_fields(cut, own=True)
-    job, assumed = job_from(args, recipe)
+    job, assumed = job_from(args, recipe, fields)
     plan = whole_plan(job, fields)
     from gangsaw.search.estimate import estimate
 
@@ -256,6 +287,8 @@ def plan_fields(flags: PlanFlags, own: bool = False) -> dict[str, object]:
 def _file_fields(name: str, own: bool) -> dict[str, object]:
     """The same fields from a TOML or JSON file; a plan result's own `plan` object is read too."""
     table: dict[str, Any] = files.read_stated(name, "a plan, as tp = 8")
+    if isinstance(table.get("plans"), list):
+        table = _first_listed(name, table["plans"])
     if isinstance(table.get("plan"), dict):
         table = files.stated(table["plan"], f"{name}: plan", "a plan, as tp = 8")
     unknown = sorted(set(table) - set(_FILE_KEYS))
@@ -287,6 +320,17 @@ def _file_fields(name: str, own: bool) -> dict[str, object]:
         else:
             fields[key] = _rank_order(where, str(value))
     return fields
+
+
+def _first_listed(name: str, plans: list[Any]) -> dict[str, Any]:
+    """The first plan of what `plan --json` wrote."""
+    if not plans or not isinstance(plans[0], dict):
+        raise InputError(
+            f"--plan {name} lists no plan. Legal: plans that fit, or a plan, as tp = 8"
+        )
+    if len(plans) > 1:
+        screen.note(f"{name} lists {len(plans)} plans: the first is taken")
+    return plans[0]
 
 
 def _plain_int(where: str, value: object) -> str:

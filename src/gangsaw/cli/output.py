@@ -110,9 +110,21 @@ def write_json(document: object) -> None:
     """One JSON document: a pydantic document, or plain values."""
     tell_notes()
     if hasattr(document, "model_dump_json"):
-        emit(document.model_dump_json(indent=2) + "\n")
+        text = document.model_dump_json(indent=2)
+        if not _encodable(text):
+            text = json.dumps(json.loads(text), indent=2)
+        emit(text + "\n")
         return
     emit(json.dumps(document, indent=2, default=_jsonable, allow_nan=False) + "\n")
+
+
+def _encodable(text: str) -> bool:
+    """Whether standard output can write it; JSON has an escape of its own for what it cannot."""
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _jsonable(value: object) -> object:

@@ -95,7 +95,7 @@ def command(
     fields = plan_fields(cut)
     several = not fields and len(named.plans or ()) != 1
     asked = _question(flags, seed, MORE_PLANS_STEPS if several else ONE_PLAN_STEPS)
-    job, notes = job_from(args, recipe)
+    job, notes = job_from(args, recipe, fields or None)
     for note in notes:
         screen.note(note)
     book = load_prices(recipe.prices)

@@ -79,12 +79,12 @@ def command(
     from gangsaw.jit import told_of_compiling
     from gangsaw.read.prices import load_prices
     from gangsaw.search.answer import Question, threshold_answer
-    from gangsaw.search.parameters import OBJECTIVES, parameter
+    from gangsaw.search.parameters import OBJECTIVES, PARAMETERS, parameter
 
     if flags.over is None:
-        raise InputError("--over is missing. Legal: a parameter, as --over inter-node-bandwidth")
+        raise InputError(f"--over is missing. Legal: {', '.join(PARAMETERS)}")
     over = parameter(flags.over.strip())
-    against = parameter(flags.map.strip()) if flags.map else None
+    against = parameter(flags.map.strip(), "--map") if flags.map else None
     by: Objective = "cost" if over.unit.startswith("USD") else "time"
     if flags.objective:
         by = OBJECTIVES[OBJECTIVES.index(values.choice("--objective", flags.objective, OBJECTIVES))]
@@ -126,7 +126,9 @@ def _range(text: Text) -> tuple[float | None, float | None]:
         raise InputError(f"--range {text!r} is not a range. Legal: LOW:HIGH, as 1e9:1e11")
     ends = [values.real("--range", end, 1e-12, 1e18) for end in (low, high)]
     if not ends[0] < ends[1]:
-        raise InputError(f"--range {text}: the smaller end comes first")
+        raise InputError(
+            f"--range {text}: the smaller end comes first. Legal: LOW:HIGH, as 1e9:1e11"
+        )
     return ends[0], ends[1]
 
 
@@ -177,6 +179,12 @@ def _cases(job: Job, names: list[str], prices: _Prices) -> list[Case]:
         short = Path(path).stem + (f"@{cluster}" if at else "")
         if any(c.name == short for c in found):
             short = name
+        same = next((c for c in found if (c.plan, c.job.cluster) == (plan, there.cluster)), None)
+        if same is not None:
+            raise InputError(
+                f"{name} is the same plan as {same.name}: they never change rank. Legal: different"
+                " plans, or one plan on different clusters"
+            )
         money = money_of(there, prices.book, prices.energy)
         found.append(Case(short, there, plan, money, elsewhere=bool(at)))
     return found

@@ -127,7 +127,7 @@ def command(
             " gangsaw timeline --replay FILE.parquet"
         )
     stated = plan_fields(cut, own=True)
-    job, assumed = job_from(JobArgs(args.model, args.cluster), recipe)
+    job, assumed = job_from(JobArgs(args.model, args.cluster), recipe, stated)
     plan = whole_plan(job, stated)
     from gangsaw.search.timeline import evaluated_schedules
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from gangsaw.bill.goodput import daly_interval_s, expected_wall_s, job_mtbf_s
 from gangsaw.cost.lower import Lowered
 from gangsaw.cost.types import StepCost
 from gangsaw.errors import InputError
-from gangsaw.search.estimate import evaluate
+from gangsaw.search.estimate import closed_form, evaluate
 from gangsaw.spec.job import Job
 from gangsaw.spec.plan import Plan
 from gangsaw.units import HOUR_S
@@ -57,10 +58,37 @@ class Case:
     money: Money
     elsewhere: bool = False
     """On another cluster than the one asked about, whose hardware and price stand still."""
+    root: Case | None = None
+    """The case that this one was moved from, by whatever parameters."""
 
     def step(self, low: Lowered | None = None) -> StepCost:
-        """Seconds of a step; InputError where the plan is not legal for this job."""
-        return evaluate(self.job, self.plan, low).cost
+        """Seconds of a step; InputError where the plan is not legal for this job.
+
+        Of a case that was moved: the closed form times `over_form`.
+        """
+        if self.root is None:
+            return evaluate(self.job, self.plan, low).cost
+        return StepCost(*(self.over_form * x for x in closed_form(self.job, self.plan, low).cost))
+
+    @property
+    def over_form(self) -> float:
+        """The step as estimated (event loop, a site's steps) over its closed form.
+
+        On the hardware of the case that this one was moved from, with this one's microbatches and
+        sequence: along rates of the hardware a line is one formula, and a map is the same whichever
+        parameter is moved first.
+        """
+        root, recipe = self.root or self, self.job.recipe
+        key = recipe.seq_len, recipe.global_batch, self.plan.num_microbatches
+        if key not in root._forms:
+            job = root.job.model_copy(update={"recipe": recipe})
+            step_s = evaluate(job, self.plan).cost.step
+            root._forms[key] = float(step_s / closed_form(job, self.plan).cost.step)
+        return root._forms[key]
+
+    @cached_property
+    def _forms(self) -> dict[tuple[int, int, int], float]:
+        return {}
 
     def value(self, objective: Objective, low: Lowered | None = None) -> float:
         """Seconds a million tokens, or US dollars a million tokens, failures included."""
@@ -105,6 +133,7 @@ class Parameter:
             raise InputError(f"{self.name}={value!r}: a positive number of {self.unit}")
         if self.cluster and case.elsewhere:
             return case
+        case = replace(case, root=case.root or case)
         return self.put(case, float(round(value)) if self.whole else value)
 
 
@@ -277,8 +306,8 @@ PARAMETERS: dict[str, Parameter] = {
 """All parameters by name."""
 
 
-def parameter(name: str) -> Parameter:
-    """A parameter by name; InputError with the names there are."""
+def parameter(name: str, flag: str = "--over") -> Parameter:
+    """A parameter by name, stated by `flag`; InputError with the names there are."""
     if name not in PARAMETERS:
-        raise InputError(f"--over {name!r} is unknown. Legal: {', '.join(PARAMETERS)}")
+        raise InputError(f"{flag} {name!r} is unknown. Legal: {', '.join(PARAMETERS)}")
     return PARAMETERS[name]
