@@ -88,8 +88,9 @@ def read_schedule(path: Path) -> Schedule:
             raise InputError(f"{path}: {size} bytes; a schedule has at most {MAX_BYTES}")
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
         raise InputError(
-            f"{path}: byte {error.start} is not UTF-8 text; a schedule is {_FORM}"
+            f"{path} line {line}: byte {error.start} is not UTF-8 text; a schedule is {_FORM}"
         ) from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
