@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +22,12 @@ POLISHED = 3
 ROUNDS = 3
 POLISH_WORK = 20_000_000
 """Actions walked through in the first round of improving."""
+
+
+KEPT_ANSWERS = 8
+_ANSWERS: dict[bytes, AutoResult] = {}
+"""What was synthesised last, by what was asked: a plan's step, its memory and its picture ask the
+same."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,8 +74,32 @@ def synthesise(
     """The fastest order found for stages on ranks as `rank_of` says, under `limit_bytes` [ranks].
 
     Never slower than a named schedule for the same map that keeps the limit. Without `split`
-    the backward stays whole. Raises InputError where one microbatch does not fit.
+    the backward stays whole. The last few answers are kept. Raises InputError where one microbatch
+    does not fit.
     """
+    asked = pickle.dumps(
+        (rank_of, microbatches, times, memory, limit_bytes, transfers, split, rounds)
+    )
+    if asked not in _ANSWERS:
+        found = _synthesise(
+            rank_of, microbatches, times, memory, limit_bytes, transfers, split, rounds
+        )
+        if len(_ANSWERS) >= KEPT_ANSWERS:
+            del _ANSWERS[next(iter(_ANSWERS))]
+        _ANSWERS[asked] = found
+    return _ANSWERS[asked]
+
+
+def _synthesise(
+    rank_of: I32,
+    microbatches: int,
+    times: StageTimes,
+    memory: StageMemory,
+    limit_bytes: Array,
+    transfers: Transfers | None,
+    split: bool,
+    rounds: int,
+) -> AutoResult:
     job = _job(rank_of, microbatches, times, memory, limit_bytes, transfers, split)
     ranks = len(limit_bytes)
     candidates = [schedule for _, schedule in orders(job, rounds, keep=4)]
