@@ -80,11 +80,15 @@ def default_batch(seq_len: int, devices: int, fields: Mapping[str, Any] | None) 
 
 
 def recipe_from(
-    flags: RecipeFlags, devices: int = 1, fields: Mapping[str, Any] | None = None
+    flags: RecipeFlags,
+    devices: int = 1,
+    fields: Mapping[str, Any] | None = None,
+    positions: int = 0,
 ) -> tuple[Recipe, tuple[str, ...]]:
     """The recipe, and a line for each figure that was assumed and not stated.
 
-    `devices`, `fields`: of the cluster and the plan, which an assumed batch must suit.
+    `devices`, `fields`: of the cluster and the plan, which an assumed batch must suit;
+    `positions`: that the model has learned, which an assumed length stays within.
     """
     assumed: list[str] = []
     task = values.choice("--task", flags.task, get_args(Task)) if flags.task else "pretrain"
@@ -98,6 +102,8 @@ def recipe_from(
         precision = values.choice("--precision", flags.precision, get_args(Precision))
     seq_len = seq_len_of(flags.seq_len)
     if flags.seq_len is None:
+        if 0 < positions < seq_len:
+            seq_len = 1 << positions.bit_length() - 1
         assumed.append(f"--seq-len {seq_len}")
     if flags.global_batch is None:
         batch = default_batch(seq_len, devices, fields)
@@ -134,8 +140,14 @@ def job_from(
     if flags.prices is not None:
         cluster = priced(cluster, flags.prices)
     model = load_model(args.model)
-    recipe, assumed = recipe_from(flags, cluster.devices, fields)
-    notes = (f"not stated, so assumed: {' '.join(assumed)}",) if assumed else ()
+    positions = model.learned_positions
+    recipe, assumed = recipe_from(flags, cluster.devices, fields, positions)
+    notes: tuple[str, ...] = (f"not stated, so assumed: {' '.join(assumed)}",) if assumed else ()
+    if 0 < positions < recipe.seq_len:
+        notes += (
+            f"{model.name} has learned {positions:,} positions: {recipe.seq_len:,} tokens a"
+            " sequence need a larger table, which is not counted",
+        )
     job = Job(model=model, recipe=recipe, cluster=cluster, stack=stack)
     site = flags.site if isinstance(flags, SiteRecipeFlags) else None
     return (job if site is None else _on_site(job, site)), notes

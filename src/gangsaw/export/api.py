@@ -11,6 +11,7 @@ from gangsaw.export.nearest import nearest
 from gangsaw.schedule import generate, to_csv
 from gangsaw.search.estimate import estimate
 from gangsaw.spec import Job, Plan
+from gangsaw.units import format_gib
 
 Writer = Callable[[Job, Plan], tuple[ExportFile, ...]]
 MAX_ACTIONS = 20_000_000
@@ -60,12 +61,22 @@ def export_plan(job: Job, plan: Plan, target: str) -> Export:
         notes.append(f"precision {precision}: gangsaw's trainer has bf16 and fp32; bf16 stated")
     if target == "deepspeed" and precision == "fp8":
         notes.append("precision fp8: DeepSpeed under the Trainer has bf16 and fp16; bf16 stated")
+    if target in ("megatron-lm", "megatron-bridge") and not longest:
+        notes.append(
+            "the base of rotary positions is not part of the model here: the framework's default,"
+            " 10000, holds unless --rotary-base (rotary_base) states another"
+        )
     step = peak = None
     if differences:
         try:
             before, after = estimate(job, plan), estimate(job, near)
             step = after.step_time_s / before.step_time_s - 1.0
             peak = after.memory.peak_bytes - before.memory.peak_bytes
+            if after.memory.fits == "no" and before.memory.fits != "no":
+                notes.append(
+                    f"as written it needs {format_gib(after.memory.peak_bytes)} where"
+                    f" {format_gib(after.memory.capacity_bytes)} fit: gangsaw plan lists what fits"
+                )
         except GangsawError:
             pass
     return Export(

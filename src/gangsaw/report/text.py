@@ -217,8 +217,8 @@ def _plan_block(number: int, plan: PlanResult, console: Console, number_shown: b
     )  # fmt: skip
     table.add_row("", words.choices(p), rate, _free(plan, wide), _money(plan, wide))
     console.print(table)
-    if expected := words.bad_day(plan):
-        console.print(Padding(Text(expected), (0, 0, 0, _columns(console)[0] + 1)))
+    for line in filter(None, (words.bad_day(plan), words.whole_run(plan))):
+        console.print(Padding(Text(line), (0, 0, 0, _columns(console)[0] + 1)))
     why = ": ".join(part for part in (", ".join(plan.labels), words.spelled(plan.why)) if part)
     if why:
         console.print(Padding(Text(why, style="italic"), (0, 0, 0, _columns(console)[0] + 1)))

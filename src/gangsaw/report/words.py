@@ -120,6 +120,16 @@ def bad_day(result: PlanResult) -> str:
     return f"{text}, {spread}" + ("" if money is None else f", {money_per_tokens(money)}")
 
 
+def whole_run(result: PlanResult) -> str:
+    """Time, money and device-hours of all tokens of the run; '' where none are stated."""
+    bill = result.bill
+    if bill.run_s is None or bill.usd_per_run is None or bill.device_hours_per_run is None:
+        return ""
+    hours = f"{significant(bill.device_hours_per_run)} device-hours"
+    money = f", {format_usd(bill.usd_per_run)}" if bill.usd_per_run else ""
+    return f"the whole run without failures: {format_s(bill.run_s)}, {hours}{money}"
+
+
 def runs(stages: Sequence[int]) -> str:
     """Layers a stage, runs folded: `7, 8x14, 7`."""
     parts = [(value, len(list(group))) for value, group in groupby(stages)]

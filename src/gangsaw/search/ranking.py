@@ -232,8 +232,9 @@ def whys(rows: Sequence[tuple[Evaluated, tuple[str, ...], PlanResult]]) -> list[
             slower = ev.cost.step / min(r[0].cost.step for r in rows) - 1.0
             text = f"{100 * slower:.1f} % slower than the fastest" if i else result.why
         stages = result.layout
-        if stages and stages.even_step_time_s > (1.0 + WORTH_SAYING) * result.step_time_s:
-            text += f"; its stages save {stages.devices_saved:.0f} devices against even ones"
+        saved = round(stages.devices_saved) if stages else 0
+        if stages and saved and stages.even_step_time_s > (1 + WORTH_SAYING) * result.step_time_s:
+            text += f"; its stages save {saved} device{'' if saved == 1 else 's'} against even ones"
         if "safest" in labels:
             text += f"; {100 * result.memory.headroom_frac:.0f} % of memory free"
         if "simplest" in labels:

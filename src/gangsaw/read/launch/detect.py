@@ -71,6 +71,22 @@ def of_json(keys: set[str]) -> Framework | None:
     return "deepspeed" if heads & _DEEPSPEED_JSON and not model else None
 
 
+_TITAN_TABLES = frozenset((
+    "job", "profiling", "metrics", "model", "model_spec", "optimizer", "lr_scheduler", "training",
+    "parallelism", "checkpoint", "activation_checkpoint", "compile", "float8", "mx", "quantize",
+    "comm", "memory_estimation", "fault_tolerance", "experimental", "validation", "debug", "dump",
+))  # fmt: skip
+"""Tables of torchtitan's configuration, v0.1 to v0.3."""
+
+
+def of_toml(keys: set[str]) -> Framework | None:
+    """The framework of a TOML file by its dotted keys; None where it launches nothing."""
+    if "tp" in keys:
+        return "gangsaw"
+    heads = {key.split(".")[0] for key in keys if "." in key}
+    return "torchtitan" if heads & _TITAN_TABLES else None
+
+
 def of_command(argv: tuple[str, ...]) -> Framework | None:
     """The framework of a launched command, by its program and its flags."""
     joined = " ".join(argv[:400])

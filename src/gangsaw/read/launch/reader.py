@@ -64,8 +64,10 @@ def read_launch_text(
     if kind == "toml":
         settings = Settings(where)
         flatten(parse_toml(text, where), settings, key_lines(text))
-        found: Framework = "gangsaw" if "tp" in settings.items else "torchtitan"
-        return frameworks.launch_file(settings, framework or found, where)
+        found = framework or detect.of_toml(set(settings.items))
+        if found is None:
+            raise _unknown(where)
+        return frameworks.launch_file(settings, found, where)
     if kind == "yaml":
         settings = read_yaml(text, where)
         settings.names.append(where)
@@ -81,10 +83,15 @@ def read_launch_text(
         _beside(settings, folder)
         return frameworks.launch_file(settings, guess, where)
     settings, found_in = settings_of_script(text, where, framework)
-    if found_in is None:
+    script = text.startswith("#!") or Path(name).suffix.lower() in _SCRIPTS
+    if found_in is None or not (settings.items or script):
+        # Prose may name a framework; without one setting it launches nothing.
         raise _unknown(where)
     _beside(settings, folder)
     return frameworks.launch_file(settings, found_in, where)
+
+
+_SCRIPTS = (".sh", ".bash", ".sbatch", ".slurm", ".job", ".ksh", ".zsh")
 
 
 def _beside(settings: Settings, folder: Path | None) -> None:
