@@ -8,6 +8,7 @@ import pytest
 
 from gangsaw.errors import InputError
 from gangsaw.schedule import parse_csv, to_csv
+from gangsaw.schedule.actions import F
 from gangsaw.schedule.auto import lower_bound_s
 from gangsaw.simulate import StageMemory, StageTimes, Transfers
 from gangsaw.simulate.auto import _job, loop_map, synthesise, v_map
@@ -50,6 +51,9 @@ def test_never_slower_and_faster_where_there_is_room():
         assert np.all(made.peak_bytes <= limits * (1 + 1e-9))
         again = execute(parse_csv(to_csv(made.schedule)), times, transfers).makespan_s
         assert again == made.makespan_s
+        row = made.schedule.rank_row(int(rank_of[-1]))
+        first = row.microbatch[(row.kind == F) & (row.stage == p * chunks - 1)]
+        assert np.array_equal(first, np.arange(m))  # as torch's runtime files losses
         if made.named_s:
             named = min(made.named_s.values())
             assert made.makespan_s <= named

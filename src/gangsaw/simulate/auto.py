@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from gangsaw.cost.types import Array
 from gangsaw.errors import InputError
-from gangsaw.schedule.actions import I32, Schedule
+from gangsaw.schedule.actions import I32, F, Schedule
 from gangsaw.schedule.auto import Job, lower_bound_s, orders
 from gangsaw.schedule.building_block import block_schedules
 from gangsaw.schedule.generators import INFOS
@@ -122,7 +122,18 @@ def _synthesise(
     best = _improved(
         tried, bound, min(named_s.values(), default=np.inf), job, times, transfers, memory
     )
-    return AutoResult(best[1], best[0], bound, named_s, best[2])
+    return AutoResult(in_turn(best[1]), best[0], bound, named_s, best[2])
+
+
+def in_turn(schedule: Schedule) -> Schedule:
+    """The same schedule with microbatches numbered as they come to the last stage.
+
+    Microbatches are alike, so no time changes; torch's runtime files losses in that order.
+    """
+    last = (schedule.kind == F) & (schedule.stage == schedule.stages - 1)
+    number = np.empty(schedule.microbatches, np.int32)
+    number[schedule.microbatch[last]] = np.arange(schedule.microbatches, dtype=np.int32)
+    return replace(schedule, microbatch=number[schedule.microbatch])
 
 
 def _improved(
