@@ -111,6 +111,11 @@ def compiled(fn: Callable[..., Any]) -> Callable[..., Any]:
     return _compile(fn, inner=False)
 
 
+def at_hand(fn: Callable[..., Any]) -> bool:
+    """Whether this process has asked for `fn` compiled before, so that starting up is paid."""
+    return (fn, False) in _compiled
+
+
 def _compile(fn: Callable[..., Any], inner: bool) -> Callable[..., Any]:
     """Compile; an `inner` function is called by compiled code alone and needs no way in."""
     key = (fn, inner)

@@ -13,6 +13,7 @@ from gangsaw.cost.legal import check_plan
 from gangsaw.cost.memory_doc import memory_doc
 from gangsaw.errors import InputError
 from gangsaw.jit import told_of_compiling
+from gangsaw.search.estimate import closed_form, estimate, evaluate
 from gangsaw.search.ranking import finish, short_list
 from gangsaw.search.search import breadth_of, search
 from gangsaw.search.space import (
@@ -25,6 +26,9 @@ from gangsaw.search.space import (
     stack_breadth,
     sure_bytes,
 )
+from gangsaw.search.timeline import ChunkCosts, plan_schedule, stage_times, stage_transfers
+from gangsaw.simulate.loop import execute
+from gangsaw.spec.plan import Plan
 
 pytestmark = pytest.mark.xdist_group("compiled")
 
@@ -50,7 +54,8 @@ def test_search_and_single_estimate_agree(name):
         ev = finish(found, int(place), thorough=False)
         check_plan(job, ev.plan)
         said = f"{name}: {ev.plan}"
-        assert ev.cost.step == pytest.approx(float(found.found.step_s[place]), rel=1e-6), said
+        formula = closed_form(job, ev.plan, ev.low).cost.step
+        assert formula == pytest.approx(float(found.found.step_s[place]), rel=1e-6), said
         peak = memory_doc(job, ev.plan, ev.counts, ev.low).peak_bytes
         assert peak == pytest.approx(float(found.found.peak[place]), rel=1e-6), said
         assert finish(found, int(place)).cost.step <= ev.cost.step, said
@@ -305,3 +310,30 @@ def test_stacks_search_what_they_run():
         result = search(job_of("llama-3.1-8b", "h100-sxm:16", stack), Limits(top=20))
         assert {p.plan.schedule for p in result.plans} <= set(breadth.schedules)
         assert {p.plan.zero for p in result.plans} <= set(breadth.zeros)
+
+
+@pytest.mark.parametrize("name", ["dense", "vision", "split backward"])
+def test_a_listed_plan_is_what_estimate_says_of_it(name):
+    """To the last digit, its pipeline from the event loop; the bill sums to devices x step."""
+    job = JOBS[name]()
+    listed = search(job, Limits(fixed={"pp": 4})).plans
+    assert listed
+    for shown in listed:
+        fields = shown.plan.model_dump()
+        how, _, first = fields.pop("recompute").partition(":")
+        plan = Plan(**fields, recompute=how, recompute_layers=int(first or 0))
+        alone = estimate(job, plan)
+        assert alone.step_time_s == shown.step_time_s
+        assert alone.bill == shown.bill and alone.memory == shown.memory
+        if shown.plan.schedule == "zb-h2":  # timed by its period, in closed form
+            assert alone.step_time_s == closed_form(job, plan).cost.step
+            continue
+        loop = execute(
+            plan_schedule(ev := evaluate(job, plan)), stage_times(ev), stage_transfers(ev)
+        )
+        rest = ChunkCosts(ev).closed_form_s(ev.counts)[1]
+        assert alone.step_time_s == loop.makespan_s + rest
+        spent = sum(line.device_s for line in alone.bill.lines)
+        assert spent == pytest.approx(job.cluster.devices * alone.step_time_s, rel=1e-12)
+    times = [p.step_time_s for p in listed]
+    assert times == sorted(times)

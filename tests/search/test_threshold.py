@@ -10,7 +10,7 @@ from gangsaw.errors import InputError
 from gangsaw.read.clusters import load_cluster
 from gangsaw.read.models import load_model
 from gangsaw.read.stacks import load_stack
-from gangsaw.search.estimate import estimate
+from gangsaw.search.estimate import closed_form, estimate
 from gangsaw.search.line import RATES, grid, line_of, ready, step_row
 from gangsaw.search.parameters import PARAMETERS, Case, Money, parameter
 from gangsaw.search.phase import phase
@@ -43,8 +43,11 @@ CASES = (TP8, TP2, FSDP)
 
 
 def plain_time(one):
-    """Seconds a million tokens by the public estimate, failures left out."""
-    return estimate(one.job, one.plan).step_time_s / one.job.recipe.tokens_per_step * 1e6
+    """Seconds a million tokens, failures left out: the plan's formula at this value, times what
+    its event loop and its formula differ by where it was moved from.
+    """
+    step_s = closed_form(one.job, one.plan).cost.step * one.over_form
+    return step_s / one.job.recipe.tokens_per_step * 1e6
 
 
 def check_crossings(name):
@@ -128,8 +131,12 @@ def test_a_row_of_rates_equals_the_estimate_of_each():
         over = parameter(name)
         values = grid(over.get(TP2) / 8, over.get(TP2) * 8, 7)
         row = step_row(TP2, over, values)
-        plain = [estimate(over.at(TP2, v).job, TP2.plan).step_time_s for v in values]
-        assert row == pytest.approx(plain, rel=1e-12)
+        cases = [over.at(TP2, v) for v in values]
+        assert row == pytest.approx([c.step().step for c in cases], rel=1e-12)
+        # The event loop at each value: how unequal stages are hardly depends on the hardware.
+        plain = [estimate(c.job, c.plan).step_time_s for c in cases]
+        assert row == pytest.approx(plain, rel=2e-3)
+        assert row[3] == pytest.approx(plain[3], rel=1e-12) and TP2.over_form != 1.0
 
 
 def check_map(result, x, y):
@@ -144,7 +151,7 @@ def check_map(result, x, y):
             assert result.winner[i][j] == (-1 if wanted is None else int(np.argmin(times)))
             if grades.count(wanted) > 1:
                 lead = sorted(times)[1] / min(times) - 1
-                assert result.lead[i][j] == pytest.approx(lead, abs=1e-3)
+                assert result.lead[i][j] == pytest.approx(lead, abs=2e-3)
 
 
 def test_map_of_winners_equals_a_cell_by_cell_count():
@@ -304,7 +311,7 @@ def test_shocks_of_links_touch_their_own_side_of_the_boundary():
     )  # fmt: skip
     assert worlds["links in the node halved"] == pytest.approx(inside.value("cost"))
     beyond = over["inter"].at(plan, over["inter"].get(plan) / 2)
-    assert worlds["links beyond the node halved"] == pytest.approx(beyond.value("cost"))
+    assert worlds["links beyond the node halved"] == pytest.approx(beyond.value("cost"), rel=1e-3)
     assert worlds["links in the node halved"] != worlds["links beyond the node halved"]
 
 

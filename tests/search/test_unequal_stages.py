@@ -14,8 +14,8 @@ import pytest
 
 from gangsaw.cost.layout import default_counts
 from gangsaw.search.estimate import evaluate
-from gangsaw.search.refine import PlanLayouts, named_schedule, refined
-from gangsaw.search.timeline import stage_transfers
+from gangsaw.search.refine import PlanLayouts, refined
+from gangsaw.search.timeline import named_schedule, stage_transfers
 from gangsaw.simulate.rerun import Rerun
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gangsaw.bill.invoice import step_bill
 from gangsaw.cost.bound import step_bound_s
@@ -49,8 +49,36 @@ def counts_of(job: Job, plan: Plan) -> tuple[int, ...]:
     return default_counts(job.model.layers, plan.pp * plan.vpp)
 
 
+PERIODS = ("auto", "dualpipe", "zb-h2")
+"""Schedules whose step is the closed form's: ordered for their times, on two pipes, or timed by
+their period."""
+
+
+def in_the_loop(plan: Plan) -> bool:
+    """Whether the plan's pipeline is timed by the event loop: where stages run a fixed order."""
+    return plan.schedule.startswith(OWN_FILES) or (plan.pp > 1 and plan.schedule not in PERIODS)
+
+
 def evaluate(job: Job, plan: Plan, low: Lowered | None = None) -> Evaluated:
-    """Seconds of one step of a legal plan; InputError names the rule that a plan breaks."""
+    """Seconds of one step of a legal plan; InputError names the rule that a plan breaks.
+
+    The pipeline is that of the event loop on the plan's own stages, which are rarely equal: what
+    the closed form takes for idle is replaced by what is (`search.timeline.simulated_cost`).
+    """
+    ev = closed_form(job, plan, low)
+    cost = ev.cost
+    if in_the_loop(plan):
+        from gangsaw.search.timeline import simulated_cost
+
+        cost = simulated_cost(ev)
+    if job.site is not None:
+        shift, _ = site_of(job).predict([view_of_plan(job, plan, ev.counts, ev.low)])
+        cost = StepCost(*(math.exp(float(shift[0])) * seconds for seconds in cost))
+    return replace(ev, cost=cost)
+
+
+def closed_form(job: Job, plan: Plan, low: Lowered | None = None) -> Evaluated:
+    """The step as the search has it for every plan, without a site's steps: formulas alone."""
     check_plan(job, plan)
     # A site's steps are corrections of the general fit: that is what they are applied to.
     low = plain_low(job) if job.site is not None else low or lower(job)
@@ -60,13 +88,6 @@ def evaluate(job: Job, plan: Plan, low: Lowered | None = None) -> Evaluated:
         memory_state(plan, job.recipe), low.device, low.net, strides_of(plan), low.stack,
         low.memory,
     )  # fmt: skip
-    if plan.schedule.startswith(OWN_FILES):
-        from gangsaw.search.timeline import simulated_cost
-
-        cost = simulated_cost(Evaluated(job, plan, counts, low, cost))
-    if job.site is not None:
-        shift, _ = site_of(job).predict([view_of_plan(job, plan, counts, low)])
-        cost = StepCost(*(math.exp(float(shift[0])) * seconds for seconds in cost))
     return Evaluated(job, plan, counts, low, cost)
 
 

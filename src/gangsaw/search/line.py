@@ -67,16 +67,17 @@ class Ready:
     table: Array
     end: EndMem
     fast: bool
+    scale: float
 
-    def step_s(self, state: State | None = None) -> float:
-        """Seconds of a step, or of one with another number of microbatches."""
+    def step_s(self, state: State | None = None, scale: float | None = None) -> float:
+        """Seconds of a step, or of one with another number of microbatches and their `scale`."""
         run = compiled(plan_step) if self.fast else plan_step
         low = self.low
         cost = run(
             self.kinds, low.ends, self.loads, self.cut, state or self.state, low.device, low.net,
             self.strides, low.stack, low.memory,
         )  # fmt: skip
-        return float(cost.step)
+        return float(cost.step) * (self.scale if scale is None else scale)
 
     def peak_bytes(self, state: State | None = None) -> float:
         """Device-visible peak of the fullest rank."""
@@ -101,6 +102,7 @@ def ready(case: Case, fast: bool = False) -> Ready:
         table=memory_table(low.kinds, cut, low.memory),
         end=end_memory(low.ends, cut, float(plan.pp), low.memory),
         fast=fast,
+        scale=case.over_form,
     )
 
 
@@ -126,7 +128,7 @@ def step_row(case: Case, x: Parameter, values: Sequence[float], fast: bool = Fal
         at.kinds, low.ends, at.loads, at.cut, at.state, low.device, low.net, at.strides,
         low.stack, low.memory, chips, rates,
     )  # fmt: skip
-    return [float(s) for s in steps]
+    return [float(s) * at.scale for s in steps]
 
 
 def line_of(
@@ -164,7 +166,8 @@ def _batches(
         base = base or ready(moved, fast)
         state = memory_state(moved.plan, moved.job.recipe)
         fit = fit_of(base.peak_bytes(state), moved)
-        out.append(At(moved.objective(objective, base.step_s(state=state)), fit))
+        step_s = base.step_s(state, moved.over_form)
+        out.append(At(moved.objective(objective, step_s), fit))
     return out
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from gangsaw.search.estimate import plan_doc
-from gangsaw.search.ranking import finish
+from gangsaw.search.ranking import finish, short_list
+from gangsaw.search.search import laid_out
 from gangsaw.search.space import (
     Limits,
     Searched,
@@ -85,10 +86,15 @@ def _fastest_fit(searched: Searched, limits: Limits, lacks: str, remedy: str) ->
 
 def missed_goal(searched: Searched, limits: Limits) -> Miss | None:
     """The fastest plan that fits, where only deadline or budget are missed."""
-    miss = _fastest_fit(searched, limits, "", "")
+    listed = short_list(searched, capacity_bytes(searched.job, limits.headroom_frac), limits.top)
     tokens = searched.job.recipe.tokens
-    if miss is None or tokens is None:
+    if not listed or tokens is None:
         return None
+    all_laid = [(laid_out(searched, finish(searched, m.index))[0], m.index) for m in listed]
+    ev, place = min(all_laid, key=lambda found: found[0].cost.step)
+    miss = _miss(searched, place, limits, "", "")
+    miss["plan"] = plan_doc(ev.plan, ev.counts).model_dump(mode="json")
+    miss["step_time_s"] = ev.cost.step
     steps = np.ceil(tokens / searched.job.recipe.tokens_per_step)
     run_s = float(str(miss["step_time_s"])) * float(steps)
     usd = run_s / 3600 * searched.job.cluster.devices * searched.job.cluster.usd_per_device_hour

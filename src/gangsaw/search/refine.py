@@ -10,7 +10,6 @@ layers of multi-token prediction on the last, where the cost formulas have them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import accumulate
 
 import numpy as np
@@ -21,21 +20,18 @@ from gangsaw.cost.memory import rank_memory
 from gangsaw.cost.memory_layers import end_memory
 from gangsaw.cost.step import T_DENSE, T_EXPERT, rank_profiles
 from gangsaw.cost.types import Array, Loads, RankLoad
-from gangsaw.schedule import Schedule, generate
 from gangsaw.schedule.actions import I64
 from gangsaw.search.descent import TOLERANCE, Counts, descend
-from gangsaw.search.estimate import Evaluated
+from gangsaw.search.estimate import Evaluated, in_the_loop
 from gangsaw.search.stage_bound import Sequence, chains_s, floor_s
 from gangsaw.search.stages import devices_saved
-from gangsaw.search.timeline import ChunkCosts, stage_transfers
+from gangsaw.search.timeline import ChunkCosts, named_schedule, stage_transfers
 from gangsaw.simulate.rerun import Rerun
 from gangsaw.spec.plan import OWN_FILES
 
 WORK = 1_500_000
 """Actions run for one plan at most, whatever the budget of layouts."""
 MOST_KNOWN = 1024
-UNTOUCHED = ("auto", "dualpipe", "zb-h2")
-"""Schedules whose stages are left: ordered for their times, on two pipes, timed by their period."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +66,7 @@ def refined(ev: Evaluated, room_bytes: float, budget: int = 80) -> Refined | Non
     there is nothing to lay out, or the schedule is not a fixed order of its stages.
     """
     plan = ev.plan
-    if plan.pp == 1 or plan.schedule in UNTOUCHED or plan.schedule.startswith(OWN_FILES):
+    if not in_the_loop(plan) or plan.schedule.startswith(OWN_FILES):
         return None
     layouts = PlanLayouts(ev, room_bytes)
     schedule = named_schedule(plan.schedule, plan.pp, plan.num_microbatches, plan.vpp)
@@ -86,18 +82,12 @@ def refined(ev: Evaluated, room_bytes: float, budget: int = 80) -> Refined | Non
     even, even_s = default_counts(ev.job.model.layers, plan.pp * plan.vpp), before_s
     if even != ev.counts:
         even_s = rerun.makespan_s(layouts.times(even)) + layouts.rest_s(even)
-    scale = ev.cost.step / layouts.costs.closed_form_s(ev.counts)[0]
+    scale = ev.cost.step / before_s  # a site's steps
     return Refined(
         found.counts, float(scale * before_s), float(scale * found.step_s), float(scale * even_s),
         bool(found.step_s <= (floor + least_s) * (1 + TOLERANCE)), found.settled, found.simulated,
         float(devices_saved(even_s, found.step_s, plan.devices)),
     )  # fmt: skip
-
-
-@lru_cache(maxsize=16)
-def named_schedule(name: str, p: int, m: int, v: int) -> Schedule:
-    """The schedule of plans with the same numbers, made once."""
-    return generate(name, p, m, v)
 
 
 class PlanLayouts:

@@ -132,6 +132,7 @@ def _times(case: Case, objective: Objective, factors: F64) -> F64:
     loads = loads_of(case.job.model, case.plan, counts)
     cut, strides = cut_of(case.plan, case.job.recipe), strides_of(case.plan)
     state = memory_state(case.plan, case.job.recipe)
+    scale = case.over_form
     out = np.empty(len(factors))
     for i, row in enumerate(factors):
         low = base
@@ -141,7 +142,7 @@ def _times(case: Case, objective: Objective, factors: F64) -> F64:
         cost = step(
             kinds, low.ends, loads, cut, state, low.device, low.net, strides, low.stack, low.memory
         )
-        out[i] = case.objective(objective, float(cost.step))
+        out[i] = case.objective(objective, scale * float(cost.step))
     return out
 
 

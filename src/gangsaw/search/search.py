@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -43,8 +44,12 @@ from gangsaw.search.space import (
 from gangsaw.spec.job import Job
 from gangsaw.spec.plan import Plan
 from gangsaw.spec.result import Goal, LayoutDoc, PlanListResult, PlanResult, SearchedDoc
+from gangsaw.units import HOUR_S
 
 Place = tuple[Searched, int]
+
+NEAR = 1.2
+"""By how much a step of the search may be longer than the one that is listed."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ def breadth_of(job: Job, limits: Limits) -> Breadth:
 
 
 def run_mask(searched: Searched, limits: Limits) -> Mask:
-    """Plans that keep to deadline and budget."""
+    """Plans that may keep to deadline and budget once their stages are laid out (`keeps`)."""
     job, step = searched.job, searched.found.step_s
     mask = np.ones(len(step), dtype=bool)
     tokens = job.recipe.tokens
@@ -77,11 +82,22 @@ def run_mask(searched: Searched, limits: Limits) -> Mask:
         return mask
     steps = np.ceil(tokens / job.recipe.tokens_per_step)
     if limits.deadline_s is not None:
-        mask &= step * steps <= limits.deadline_s
+        mask &= step * steps <= NEAR * limits.deadline_s
     if limits.budget_usd is not None:
         hours = step.astype(np.float64) * steps * job.cluster.devices / 3600.0
-        mask &= hours * job.cluster.usd_per_device_hour <= limits.budget_usd
+        mask &= hours * job.cluster.usd_per_device_hour <= NEAR * limits.budget_usd
     return mask
+
+
+def keeps(ev: Evaluated, limits: Limits) -> bool:
+    """Whether a plan keeps to deadline and budget by its own step; the search's is closed form."""
+    tokens, cluster = ev.job.recipe.tokens, ev.job.cluster
+    if tokens is None:
+        return True
+    run_s = ev.cost.step * math.ceil(tokens / ev.job.recipe.tokens_per_step)
+    usd = run_s * cluster.devices / HOUR_S * cluster.usd_per_device_hour
+    late = limits.deadline_s is not None and run_s > limits.deadline_s
+    return not late and (limits.budget_usd is None or usd <= limits.budget_usd)
 
 
 def only(searched: Searched, mask: Mask) -> Searched:
@@ -140,10 +156,8 @@ def laid_out(searched: Searched, ev: Evaluated) -> tuple[Evaluated, LayoutDoc | 
         return ev, None
     if found.counts != ev.counts:
         ev = evaluate(ev.job, ev.plan.model_copy(update={"stages": found.counts}), ev.low)
-    # As a ratio: the shown step is the closed form's.
-    even_s = ev.cost.step * found.even_s / found.after_s
     return ev, LayoutDoc(
-        even_step_time_s=even_s, devices_saved=found.devices_saved, proved=found.proved,
+        even_step_time_s=found.even_s, devices_saved=found.devices_saved, proved=found.proved,
         settled=found.settled,
     )  # fmt: skip
 
@@ -157,7 +171,7 @@ def finished(ranked: list[Ranked], limits: Limits) -> list[Row]:
             ev, stages = laid_out(part.searched, finish(part.searched, merit.index))
             result = plan_result(ev).model_copy(update={"layout": stages})
             mine.append((ev, merit.labels, result))
-        rows += fastest_named(mine)
+        rows += fastest_named([row for row in mine if keeps(row[0], limits)])
     rows.sort(key=lambda r: (r[2].step_time_s, r[2].memory.peak_bytes))
     if not rows:
         return []
@@ -274,7 +288,9 @@ def risky_note(ranked: list[Ranked], limits: Limits, fastest_s: float) -> tuple[
     if place is None:
         return ()
     plan = first.plan_at(place)
-    gain = 100 * (fastest_s / float(first.found.step_s[place]) - 1.0)
+    gain = 100 * (fastest_s / finish(first, place).cost.step - 1.0)
+    if gain <= 0.0:
+        return ()
     return (
         f"{gain:.1f} % faster if it fits, which is not sure: {words_of(plan)} mbs {plan.mbs}"
         f" {plan.schedule} vpp {plan.vpp} recompute {plan.recompute} zero {plan.zero}, peak"

@@ -100,7 +100,7 @@ def step_graph(ev: Evaluated) -> Graph:
 def after_of(ev: Evaluated, pipeline_s: float) -> tuple[After, float]:
     """What a step has beside its pipeline, and a factor by which the pipeline meets the estimate.
 
-    The closed form's step is kept. Exposed traffic of other axes that leaves the innermost domain
+    The estimate's step is kept. Exposed traffic of other axes that leaves the innermost domain
     is a share of every operation; hops between stages leave it likewise. Exposed data-parallel
     traffic is on the fabric wherever it lies: what ZeRO 2 and 3 have of it inside the pipeline is
     taken out there.

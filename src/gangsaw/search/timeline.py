@@ -7,6 +7,7 @@ reduction, parameter gather, optimizer and host overhead that no microbatch cove
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -61,9 +62,9 @@ def chunk_loads(ev: Evaluated) -> Loads:
     )  # fmt: skip
 
 
-def stage_times(ev: Evaluated) -> StageTimes:
+def stage_times(ev: Evaluated, costs: ChunkCosts | None = None) -> StageTimes:
     """Seconds of one microbatch on each stage, exposed communication included."""
-    found = ChunkCosts(ev).rows(chunk_loads(ev))
+    found = (costs or ChunkCosts(ev)).rows(chunk_loads(ev))
     return StageTimes.of(found.shape[1], found[0], found[1], found[2])
 
 
@@ -180,11 +181,13 @@ def held_by(ev: Evaluated) -> list[float] | None:
 
 def simulated_cost(ev: Evaluated) -> StepCost:
     """The step with its pipeline from the event loop; what is busy as the closed form has it."""
-    pipe_s = execute(plan_schedule(ev), stage_times(ev), stage_transfers(ev)).makespan_s
-    step = pipe_s + ChunkCosts(ev).closed_form_s(ev.counts)[1]
+    costs = ChunkCosts(ev)
+    times = stage_times(ev, costs)
+    pipe_s = execute(plan_schedule(ev), times, stage_transfers(ev)).makespan_s
+    step = pipe_s + costs.closed_form_s(ev.counts)[1]
     bubble = ev.cost.bubble + step - ev.cost.step
-    moved = ev.cost.pp_comm + min(0.0, bubble)
-    return ev.cost._replace(step=step, bubble=max(0.0, bubble), pp_comm=moved)
+    less = min(ev.cost.pp_comm, max(0.0, -bubble))
+    return ev.cost._replace(step=step, bubble=bubble + less, pp_comm=ev.cost.pp_comm - less)
 
 
 def plan_schedule(ev: Evaluated) -> Schedule:
@@ -194,7 +197,13 @@ def plan_schedule(ev: Evaluated) -> Schedule:
         return synthesised(ev).schedule
     if plan.schedule.startswith(OWN_FILES):
         return own_schedule(plan)
-    return generate(plan.schedule, plan.pp, plan.num_microbatches, plan.vpp)
+    return named_schedule(plan.schedule, plan.pp, plan.num_microbatches, plan.vpp)
+
+
+@lru_cache(maxsize=16)
+def named_schedule(name: str, p: int, m: int, v: int) -> Schedule:
+    """The schedule of plans with the same numbers, made once."""
+    return generate(name, p, m, v)
 
 
 def stage_transfers(ev: Evaluated) -> Transfers | None:
