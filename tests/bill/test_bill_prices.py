@@ -119,6 +119,7 @@ def _edit(old, new):
         (_edit('source = "contract 17"', 'sauce = "contract 17"'), ["unknown keys sauce"]),
         (_edit("value = 0.05", "value = 0.05\nlow = 0.06"), ["outside low=0.06"]),
         (_edit("value = 0.05", 'value = "cheap"'), ["cheap"]),
+        (_edit("value = 0.05", "value = 1e30"), ["1e+30", "at most 1e+12 USD/kWh"]),
         ("value = 3\n", ["outside a table"]),
         ("", ["no figure"]),
         ("[a\n", ["not valid TOML"]),

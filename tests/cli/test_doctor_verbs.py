@@ -25,6 +25,13 @@ def test_check_of_a_sound_file():
     assert max(map(len, out.splitlines())) <= 100
 
 
+def test_a_release_has_a_number():
+    code, out, err = run(["check", LLAMA, "--version", "foo"])
+    assert (code, out) == (2, "")
+    assert err.startswith("gangsaw: --version 'foo' has no number. Legal: a release, as core_r")
+    assert run(["check", LLAMA, "--version", "0.12"]).code == 0
+
+
 def test_check_json_of_a_broken_file(tmp_path):
     path = tmp_path / "run.sh"
     path.write_text(Path(LLAMA).read_text().replace("--bf16", "").replace("--swiglu", ""))

@@ -163,6 +163,19 @@ def site_of(flags: SiteFlags, world: object) -> tuple[ClusterSpec | None, StackP
     return cluster, stack
 
 
+def _release(text: str | None) -> str:
+    """The release of the framework as stated; InputError where it has no number."""
+    from gangsaw.doctor.flags import releases
+    from gangsaw.doctor.rulebook import numbers
+    from gangsaw.errors import InputError
+
+    if text is not None and not numbers(text):
+        raise InputError(
+            f"--version {text!r} has no number. Legal: a release, as core_r{releases()[-1]} or v0.3.0"
+        )
+    return text or ""
+
+
 @takes(LaunchArg, SiteFlags, ResumeFlags, OutputFlags)
 def command(args: LaunchArg, site: SiteFlags, resume: ResumeFlags, output: OutputFlags) -> None:
     """Say what a framework would refuse, what trains another model, and what is wasted."""
@@ -171,9 +184,10 @@ def command(args: LaunchArg, site: SiteFlags, resume: ResumeFlags, output: Outpu
     from gangsaw.read.launch import read_launch
 
     seed_of(output)
+    version = _release(site.version)
     launch = read_launch(args.file)
     cluster, stack = site_of(site, launch.facts.get("world"))
-    result = check(launch, cluster, stack, site.version or "")
+    result = check(launch, cluster, stack, version)
     launch = on_cluster(launch, cluster)
     more = {"resume": resume_of(launch, resume), "saving": saving_of(launch, resume)}
     result = result.model_copy(update=more)

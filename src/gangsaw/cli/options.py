@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from gangsaw.cli import files, values
@@ -150,15 +149,12 @@ def job_from(
         )
     job = Job(model=model, recipe=recipe, cluster=cluster, stack=stack)
     site = flags.site if isinstance(flags, SiteRecipeFlags) else None
-    return (job if site is None else _on_site(job, site)), notes
+    if site is not None:
+        from gangsaw.cli.site_file import on_site
 
-
-def _on_site(job: Job, path: str) -> Job:
-    """The job with what the measured steps of the user's site taught."""
-    from gangsaw.fit.calibrate import read_site, with_site
-
-    files.read_stated(path, "the site file that gangsaw calibrate --out writes")
-    return with_site(job, read_site(Path(path)))
+        job, more = on_site(job, site)
+        notes += more
+    return job, notes
 
 
 def priced(cluster: ClusterSpec, path: str) -> ClusterSpec:

@@ -83,6 +83,10 @@ def date_span(as_of: str) -> tuple[date, date]:
     return first, date(year, last_month, calendar.monthrange(year, last_month)[1])
 
 
+MOST = 1e12
+"""No price, power or duration of a price book is larger: beyond it stands another unit."""
+
+
 class Figure(Sourced):
     """One figure. `low` and `high` bound it where sources give a range or conflict."""
 
@@ -111,6 +115,8 @@ class Figure(Sourced):
         if self.unit == "ratio" and self.value < 1:
             raise ValueError(f"value={self.value!r}: a ratio is 1 or more")
         low, high = self.span
+        if max(self.value, high) > MOST:
+            raise ValueError(f"value={max(self.value, high)!r}: at most {MOST:g} {self.unit}")
         if not low <= self.value <= high:
             raise ValueError(f"value={self.value!r} is outside low={low!r} and high={high!r}")
         if not self.source.strip():
