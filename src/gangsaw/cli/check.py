@@ -171,7 +171,8 @@ def _release(text: str | None) -> str:
 
     if text is not None and not numbers(text):
         raise InputError(
-            f"--version {text!r} has no number. Legal: a release, as core_r{releases()[-1]} or v0.3.0"
+            f"--version {text!r} has no number."
+            f" Legal: a release, as core_r{releases()[-1]} or v0.3.0"
         )
     return text or ""
 
