@@ -16,7 +16,7 @@ from gangsaw.cost.gemm import gemm_s
 from gangsaw.errors import RunFailedError
 from gangsaw.read.clusters import load_cluster
 from gangsaw.read.stacks import load_stack
-from gangsaw.run.assemble import cluster_from, settle_on_layer
+from gangsaw.run.assemble import _layer_s, cluster_from, settle_on_layer, settle_on_split_layer
 from gangsaw.run.fitting import (
     collective_s,
     fit_attention,
@@ -341,3 +341,33 @@ def test_across_nodes_there_are_two_tiers(measured):
     assert cluster.tiers[0].bytes_per_s == pytest.approx(1e11, rel=0.15)
     assert cluster.tiers[1].bytes_per_s == pytest.approx(1e9, rel=0.15)
     assert [t.devices for t in cluster.tiers] == [4, 8]
+
+
+@pytest.mark.parametrize("late", [2e-5, 4e-3])
+def test_collectives_inside_a_layer_carry_what_they_cost_there(late):
+    """A layer under TP that takes longer than its parts: each of its calls carries a share.
+
+    There are eight, all-gather and reduce-scatter of attention and MLP, forward and backward;
+    stacks of the mixture that gather again in the backward make it up to ten. Latency is a floor
+    under a collective's time, so a small excess needs more of it than its share.
+    """
+    found, _, rows = _settled(1.5)
+    stack = load_stack("unknown")
+    whole = {**_layer_row(1.0), "tp": 2}
+    alone_s = _layer_s(found.cluster, WIDE, stack, whole)
+    split = {**whole, "low_s": alone_s + 8 * late}
+    called = settle_on_split_layer(found.cluster, WIDE, stack, [*rows, split])
+    assert called.call_s >= 0.8 * late
+    if late > found.cluster.tiers[0].latency_s * 10:
+        assert called.call_s <= late
+    assert _layer_s(called.cluster, WIDE, stack, split) == pytest.approx(split["low_s"], rel=1e-6)
+    assert called.cluster.tiers[0].latency_s == pytest.approx(
+        found.cluster.tiers[0].latency_s + called.call_s
+    )
+
+
+def test_a_split_layer_faster_than_its_parts_changes_nothing():
+    found, _, rows = _settled(1.0)
+    split = {**_layer_row(1e-9), "tp": 2}
+    called = settle_on_split_layer(found.cluster, WIDE, load_stack("unknown"), [*rows, split])
+    assert (called.call_s, called.cluster) == (0.0, found.cluster)

@@ -110,6 +110,9 @@ def measure_text(facts: Mapping[str, Any], console: Console) -> None:
         if abs(facts["layer_left"] - 1) > LAYER_GAP:
             said += f"; {facts['layer_left']:.2f} once scaled to it (shares stop at 1)"
         console.print(said)
+    if facts["call_s"]:
+        said = f"latency raised by {format_s(facts['call_s'])}"
+        console.print(f"{said}: what collectives cost in a layer under TP, more than alone")
     ratio = facts["sustained_flops_per_s"] / facts["burst_flops_per_s"]
     console.print(f"sustained over burst rate: {ratio:.2f}")
     if facts["noise"]["too_noisy"]:

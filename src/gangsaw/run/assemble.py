@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -96,7 +97,7 @@ def settle_on_layer(
     def gap(log_scale: float) -> float:
         """Logarithm of predicted over measured seconds; falls as the scale grows."""
         scaled = _scaled(cluster, math.exp(log_scale))
-        return math.log(_layer_compute_s(scaled, model, stack, row) / row["low_s"])
+        return math.log(_layer_s(scaled, model, stack, row) / row["low_s"])
 
     now, most = gap(0.0), math.log(MOST_SCALE)
     end = most if now > 0 else -most
@@ -108,20 +109,66 @@ def settle_on_layer(
     return Settled(settled, math.exp(now), math.exp(gap(log_scale)))
 
 
-def _layer_compute_s(
-    cluster: ClusterSpec, model: ModelSpec, stack: StackProfile, row: Row
-) -> float:
-    """Predicted seconds of compute of one layer on one device: four layers less two, halved."""
-    seconds = []
+class Called(NamedTuple):
+    """A cluster whose collectives cost what they cost inside a layer."""
+
+    cluster: ClusterSpec
+    call_s: float
+    """Seconds added to the latency of the innermost tier."""
+
+
+LAYER_CAUSES = ("compute", "tp_comm")
+"""What a layer alone takes: its kernels and the collectives between them."""
+MOST_CALL_S = 0.1
+"""Longest that a call is taken to last; beyond it a probe was wrong."""
+
+
+def settle_on_split_layer(
+    cluster: ClusterSpec, model: ModelSpec, stack: StackProfile, rows: Sequence[Row]
+) -> Called:
+    """The settled cluster with a latency that makes layers under TP take what they took.
+
+    A collective timed alone in a loop is called by one line; inside a layer its caller rearranges
+    tensors, starts it, waits for peers that are late by their own noise. That time belongs to the
+    call, not to the bytes, and is met by all collectives of a step, so the latency of the tier (the
+    floor under a collective's seconds) is raised by it: the median over the TP sizes whose layer
+    was measured forward and backward. Never below what was measured alone.
+    """
+    seen = [r for r in _of(rows, "layer", backward=True) if 1 < r["tp"] <= cluster.tiers[0].devices]
+    found = []
+    for row in seen:
+
+        def gap(call_s: float, row: Row = row) -> float:
+            predicted_s = _layer_s(_with_call(cluster, call_s), model, stack, row)
+            return predicted_s - float(row["low_s"])
+
+        if gap(0.0) >= 0:
+            found.append(0.0)
+        elif gap(MOST_CALL_S) > 0:
+            found.append(float(brentq(gap, 0.0, MOST_CALL_S, xtol=1e-9)))
+    call_s = statistics.median(found) if found else 0.0
+    return Called(_with_call(cluster, call_s), call_s)
+
+
+def _with_call(cluster: ClusterSpec, call_s: float) -> ClusterSpec:
+    first, *rest = cluster.tiers
+    first = first.model_copy(update={"latency_s": first.latency_s + call_s})
+    return cluster.model_copy(update={"tiers": (first, *rest)})
+
+
+def _layer_s(cluster: ClusterSpec, model: ModelSpec, stack: StackProfile, row: Row) -> float:
+    """Predicted seconds of one layer at its TP size: four layers less two, halved."""
+    seconds: list[float] = []
+    tp = int(row["tp"])
     for layers in (2, 4):
         job = Job(
             model=model.model_copy(update={"order": (row["layer"],) * layers}),
             recipe=Recipe(seq_len=row["seq"], global_batch=row["mbs"], precision=row["dtype"]),
-            cluster=cluster.model_copy(update={"devices": 1}),
+            cluster=cluster.model_copy(update={"devices": tp}),
             stack=stack,
         )
-        lines = estimate(job, Plan(mbs=row["mbs"])).bill.lines
-        seconds.append(sum(line.device_s for line in lines if line.cause == "compute"))
+        lines = estimate(job, Plan(tp=tp, mbs=row["mbs"])).bill.lines
+        seconds.append(sum(line.device_s for line in lines if line.cause in LAYER_CAUSES) / tp)
     return (seconds[1] - seconds[0]) / 2
 
 

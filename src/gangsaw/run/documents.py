@@ -73,5 +73,8 @@ class MeasureResult(Document):
     layer_left: float | None = Field(
         description="the same once kernel shares were scaled to the layer; 1 unless they stopped"
     )
+    call_s: float = Field(
+        0.0, description="seconds added to the latency by the layers measured under TP"
+    )
     noise: Noise
     cluster: str = Field(description="the cluster file")

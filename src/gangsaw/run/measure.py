@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from gangsaw.errors import InputError, RunFailedError
 from gangsaw.read.stacks import load_stack
-from gangsaw.run.assemble import cluster_from, settle_on_layer
+from gangsaw.run.assemble import cluster_from, settle_on_layer, settle_on_split_layer
 from gangsaw.run.fitting import spread
 from gangsaw.run.launch import join, own_rank, start_ranks, started_by_torchrun
 from gangsaw.run.model import Block, BuildOptions, initialise, rotary_table
@@ -295,6 +295,7 @@ def measured_cluster(out: Path) -> tuple[ClusterSpec, dict[str, Any]]:
     cluster, facts["layer_factor"], facts["layer_left"] = settle_on_layer(
         cluster, cfg.model, stack, rows
     )
+    cluster, facts["call_s"] = settle_on_split_layer(cluster, cfg.model, stack, rows)
     facts["noise"] = noise(rows)
     return cluster, facts
 
