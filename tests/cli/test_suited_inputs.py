@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gangsaw.cli.files import writable
+from gangsaw.cli.files import put, replacing, writable
 from gangsaw.cli.main import run
 from gangsaw.cli.options import default_batch
-from gangsaw.errors import InputError
+from gangsaw.errors import InputError, RunFailedError
 
 
 @given(power=st.integers(0, 14), seq_len=st.integers(128, 2**20))
@@ -122,3 +122,42 @@ def test_names_beyond_the_terminal_s_encoding(tmp_path, more):
         assert json.loads(done.stdout)["name"] == "\u00fcn\u00ef"
     else:
         assert done.stdout.startswith(b"\\xfcn\\xef: ")
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path):
+    path = tmp_path / "site.toml"
+    path.write_text("old")
+    with pytest.raises(KeyboardInterrupt), replacing(path) as part:
+        part.write_text("half of the n")
+        assert path.read_text() == "old"
+        raise KeyboardInterrupt
+    assert path.read_text() == "old"
+    put(path, "new \u00fc")
+    assert path.read_text(encoding="utf-8") == "new \u00fc"
+    assert [p.name for p in tmp_path.iterdir()] == ["site.toml"]
+
+
+def test_a_link_stays_a_link(tmp_path):
+    real, link = tmp_path / "real.csv", tmp_path / "link.csv"
+    real.write_text("old")
+    link.symlink_to(real)
+    put(link, "new")
+    assert link.is_symlink() and real.read_text() == "new"
+
+
+def test_a_refused_write_is_one_line(tmp_path):
+    path = tmp_path / "x.svg"
+    said = r"x\.svg cannot be written: No space left"
+    with pytest.raises(RunFailedError, match=said), replacing(path):
+        raise OSError(28, "No space left on device")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_export_into_a_file_is_refused(tmp_path):
+    path = tmp_path / "kept"
+    path.write_text("kept")
+    words = ["export", "llama-3.1-8b", "h100-sxm:8", "--global-batch", "8", "--to", "slurm"]
+    found = run([*words, "--out", str(path)])
+    assert found.code == 2
+    assert "kept is a file. Legal: a folder" in found.err
+    assert path.read_text() == "kept"

@@ -119,10 +119,10 @@ def command(
     if target_csv:
         from gangsaw.report.invoice import invoice_csv
 
-        target_csv.write_text(invoice_csv(answer.invoices[-1]), encoding="utf-8")
+        files.put(target_csv, invoice_csv(answer.invoices[-1]))
         screen.note(f"wrote {target_csv}")
     if target_html:
-        target_html.write_text(_page(answer), encoding="utf-8")
+        files.put(target_html, _page(answer))
         screen.note(f"wrote {target_html}")
     if target_pdf:
         from gangsaw.report.pdf import print_pdf

@@ -95,9 +95,10 @@ def _gemm(name: str | None, rows: list[dict[str, Any]]) -> SiteGemm | None:
 def _written(result: CalibrateResult, path: Path | None) -> CalibrateResult:
     if path is None or result.site is None:
         return result
+    from gangsaw.cli.files import put
     from gangsaw.fit.calibrate import toml_of_site
 
-    path.write_text(toml_of_site(result.site), "utf-8")
+    put(path, toml_of_site(result.site))
     return result.model_copy(update={"written": str(path)})
 
 

@@ -68,14 +68,20 @@ def _write(folder: str, files: dict[str, str]) -> None:
     """Write the files into a folder, which is made where its parent exists."""
     from pathlib import Path
 
+    from gangsaw.cli.files import put
     from gangsaw.errors import InputError
     from gangsaw.read.toml import shown
 
     path = Path(folder)
+    if path.exists() and not path.is_dir():
+        raise InputError(f"--out {shown(folder)} is a file. Legal: a folder")
     try:
         path.mkdir(exist_ok=True)
         for name, text in files.items():
-            (path / name).write_text(text, encoding="utf-8")
+            put(path / name, text)
             screen.note(f"wrote {shown(path / name)}")
     except OSError as error:
-        raise InputError(f"--out {shown(folder)}: {error.strerror or error}") from None
+        raise InputError(
+            f"--out {shown(folder)}: {error.strerror or error}. Legal: a folder, or one that can"
+            " be made where its parent exists"
+        ) from None

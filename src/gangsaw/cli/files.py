@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gangsaw.errors import InputError
+from gangsaw.errors import InputError, RunFailedError
 
 ROWS_LIMIT_BYTES = 256 * 10**6
 
@@ -71,3 +73,28 @@ def writable(flag: str, name: str, endings: tuple[str, ...]) -> Path:
     except (OSError, ValueError) as fault:
         raise InputError(f"{flag} {said} cannot be a path: {fault}. Legal: a path") from None
     return path
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path beside `path` to write to, which takes its place at the end.
+
+    A reader, or a run that was killed, sees the old file or the new one, never a part. Raises
+    RunFailedError where the file system refuses.
+    """
+    target = path.resolve()
+    part = target.with_name(f".{target.stem}.{os.getpid()}.part{target.suffix}")
+    try:
+        yield part
+        part.replace(target)
+    except OSError as fault:
+        raise RunFailedError(f"{path} cannot be written: {fault.strerror or fault}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def put(path: Path, text: str) -> None:
+    """Write `text` to `path` as a whole, as `replacing` does."""
+    with replacing(path) as part:
+        part.write_text(text, encoding="utf-8")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from gangsaw.cli import output as screen
 from gangsaw.cli import values
+from gangsaw.cli.files import put
 from gangsaw.cli.flags import LayerFlags, OutputFlags, SiteFlags
 from gangsaw.errors import InputError
 
@@ -36,7 +37,7 @@ def layer_command(
     found = layer_stack(name, recording, _job(flags, recording), flags.stack)
     written = ""
     if path is not None:
-        path.write_text(toml_of_stack(found), "utf-8")
+        put(path, toml_of_stack(found))
         written = str(path)
     if output.json:
         screen.write_json(CalibrateResult(layer=found, written=written))

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from gangsaw.cli import files, values
 from gangsaw.cli import output as screen
-from gangsaw.cli import values
 from gangsaw.cli.flags import ModelArg, OutputFlags, takes
 from gangsaw.errors import InputError
 
@@ -59,7 +59,7 @@ def command(model: ModelArg, flags: MeasureFlags, output: OutputFlags) -> None:
         return
     cluster, facts = measured_cluster(out)
     target = out / "cluster.toml"
-    target.write_text(cluster_toml(cluster, _comments(facts)))
+    files.put(target, cluster_toml(cluster, _comments(facts)))
     facts["cluster"] = str(target)
     if output.json:
         from gangsaw.run.documents import MeasureResult

@@ -80,9 +80,10 @@ def command(
     tokens = job.recipe.tokens_per_step if job else 1
     result = reconcile(measured, estimate, cluster, tokens, line)
     if target is not None and cluster is not None:
+        from gangsaw.cli.files import put
         from gangsaw.trace.cluster_toml import cluster_toml
 
-        target.write_text(cluster_toml(sharpened(cluster, result, estimate)))
+        put(target, cluster_toml(sharpened(cluster, result, estimate)))
         screen.note(f"cluster: {target}")
     if output.json:
         screen.write_json(result)

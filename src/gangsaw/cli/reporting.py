@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from gangsaw.cli.files import writable
+from gangsaw.cli.files import replacing, writable
 from gangsaw.cli.flags import ReportFlags
-from gangsaw.errors import InputError, RunFailedError
+from gangsaw.errors import InputError
 
 if TYPE_CHECKING:
     from gangsaw.report.series import ReportSweeps
@@ -71,7 +71,7 @@ def write_list_report(path: Path, job: Job, result: PlanListResult) -> None:
         _write_picture(path, job, chosen)
         return
     sweeps = with_pipeline(report_sweeps(job, chosen, result.plans, quick), job, chosen)
-    _write(path, lambda: write_report(path, result, chosen, sweeps))
+    _write(path, lambda part: write_report(part, result, chosen, sweeps))
 
 
 def write_estimate_report(path: Path, job: Job, chosen: EstimateResult) -> None:
@@ -83,7 +83,7 @@ def write_estimate_report(path: Path, job: Job, chosen: EstimateResult) -> None:
         _write_picture(path, job, chosen)
         return
     sweeps = with_pipeline(report_sweeps(job, chosen, (), quick), job, chosen)
-    _write(path, lambda: write_report(path, single_plan(job, chosen), chosen, sweeps))
+    _write(path, lambda part: write_report(part, single_plan(job, chosen), chosen, sweeps))
 
 
 class Drawing(NamedTuple):
@@ -138,11 +138,9 @@ def _write_picture(path: Path, job: Job, chosen: EstimateResult) -> None:
     from gangsaw.report.picture import write_picture
 
     drawing = pipeline(job, chosen).svg
-    _write(path, lambda: write_picture(path, chosen, drawing))
+    _write(path, lambda part: write_picture(part, chosen, drawing))
 
 
-def _write(path: Path, write: Callable[[], None]) -> None:
-    try:
-        write()
-    except OSError as fault:
-        raise RunFailedError(f"{path} cannot be written: {fault.strerror or fault}") from None
+def _write(path: Path, write: Callable[[Path], None]) -> None:
+    with replacing(path) as part:
+        write(part)

@@ -58,7 +58,7 @@ def command(args: JobArgs, recipe: RecipeFlags, flags: ScorecardFlags, output: O
     if target:
         from gangsaw.report.scorecard import scorecard_html
 
-        target.write_text(scorecard_html(card), encoding="utf-8")
+        files.put(target, scorecard_html(card))
         screen.note(f"wrote {target}")
     if output.json:
         screen.write_json(card)

@@ -107,7 +107,7 @@ def command(
     if target:
         from gangsaw.report.threshold import answer_html
 
-        target.write_text(answer_html(answer), encoding="utf-8")
+        files.put(target, answer_html(answer))
         screen.note(f"wrote {target}")
     if output.json:
         screen.write_json(answer)

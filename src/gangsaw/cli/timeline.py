@@ -11,9 +11,9 @@ import typer
 
 from gangsaw.cli import output as screen
 from gangsaw.cli import values
-from gangsaw.cli.files import writable
+from gangsaw.cli.files import put, writable
 from gangsaw.cli.flags import JobArgs, OutputFlags, PlanFlags, RecipeFlags, takes
-from gangsaw.errors import InputError, RunFailedError
+from gangsaw.errors import InputError
 
 if TYPE_CHECKING:
     from gangsaw.schedule import Schedule
@@ -188,7 +188,7 @@ def _replay(record: ReplayFlags, path: Path | None, output: OutputFlags) -> None
     result = what_if(replay, record.repair or (), step)
     if path is not None:
         title = f"{Path(str(record.replay)).name}, step {step} as it ran"
-        _put(path, _drawn(path.suffix.lower(), [timeline], [title]))
+        put(path, _drawn(path.suffix.lower(), [timeline], [title]))
         screen.note(f"written: {path}")
     if output.json:
         from gangsaw.simulate.document import ReplayedTimeline
@@ -204,14 +204,7 @@ def _replay(record: ReplayFlags, path: Path | None, output: OutputFlags) -> None
 
 def _write(path: Path, schedules: list[Schedule], timelines: list[Timeline], plan: Plan) -> None:
     """Write the form that the file's ending asks for."""
-    _put(path, _text(path.suffix.lower(), schedules, timelines, plan))
-
-
-def _put(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as fault:
-        raise RunFailedError(f"{path} cannot be written: {fault.strerror or fault}") from None
+    put(path, _text(path.suffix.lower(), schedules, timelines, plan))
 
 
 def _text(ending: str, schedules: list[Schedule], timelines: list[Timeline], plan: Plan) -> str:
