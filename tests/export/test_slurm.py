@@ -99,7 +99,7 @@ def test_the_script_runs_on_one_node(slurm, tmp_path):
     script.write_text(text.replace("%x-%j.out", f"{tmp_path}/out"))
     done = subprocess.run(
         ["sbatch", "--wait", str(script)], capture_output=True, text=True, check=False,
-        env={**env, "PATH": f"{stub}:{env['PATH']}"}, timeout=120,
+        env={**env, "PATH": f"{stub}:{env['PATH']}"}, timeout=120, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr + (tmp_path / "out").read_text()
     words = seen.read_text().splitlines()
@@ -107,6 +107,7 @@ def test_the_script_runs_on_one_node(slurm, tmp_path):
     assert words[words.index("--nproc-per-node") + 1] == "8"
     assert re.fullmatch(r"[\w.-]+:29500", words[words.index("--rdzv-endpoint") + 1])
     assert words[words.index("train") + 1] == "plan.toml"
+    assert "tp = 2\n" in (tmp_path / "plan.toml").read_text()
 
 
 @pytest.mark.parametrize(("name", "nodes"), [("interleaved", 8), ("uneven", 64), ("latent", 128)])
