@@ -7,7 +7,8 @@ from gangsaw.errors import InputError
 from gangsaw.read.clusters import load_cluster
 from gangsaw.read.models import load_model
 from gangsaw.read.stacks import load_stack
-from gangsaw.search.timeline import evaluated_schedules
+from gangsaw.search.estimate import closed_form, estimate
+from gangsaw.search.timeline import ChunkCosts, evaluated_schedules
 from gangsaw.spec.job import Job
 from gangsaw.spec.plan import Plan
 from gangsaw.spec.recipe import Recipe
@@ -46,6 +47,31 @@ def test_auto_is_within_memory_and_not_slower(job):
     assert auto.makespan_s <= named.makespan_s
     assert auto.memory.peak_bytes.max() < job.cluster.device.memory_bytes
     assert schedule.microbatches == 16
+
+
+def test_estimate_of_auto_is_the_synthesised_order_s(job):
+    """The step is the drawn pipeline and what is behind it, the memory what that order holds."""
+    auto = plan(schedule="auto")
+    ((_, drawn),) = evaluated_schedules(job, auto)
+    ev = closed_form(job, auto)
+    found = estimate(job, auto)
+    behind = ChunkCosts(ev).closed_form_s(ev.counts)[1]
+    assert found.step_time_s == pytest.approx(drawn.makespan_s + behind, rel=1e-9)
+    named = [estimate(job, plan(schedule=name)).step_time_s for name in ("1f1b", "zb-h1")]
+    assert found.step_time_s <= min(named)
+    assert found.step_time_s >= ev.cost.step - ev.cost.bubble  # work alone
+    held = drawn.memory.peak_bytes - drawn.memory.base_bytes
+    shown = [stage.activations_bytes for stage in found.memory.per_stage]
+    assert shown == pytest.approx(held.tolist(), rel=0.05)
+
+
+def test_auto_without_room_is_the_closed_form_s(job):
+    """Nothing fits on two devices: memory says so, and there is still a step."""
+    small = job.model_copy(update={"cluster": load_cluster("h100-sxm:2")})
+    tight = Plan(tp=1, pp=2, dp=1, mbs=1, num_microbatches=32, schedule="auto")
+    found = estimate(small, tight)
+    assert found.step_time_s == pytest.approx(closed_form(small, tight).cost.step)
+    assert found.memory.fits == "no"
 
 
 def test_two_way_pipe_runs_both_copies(job):

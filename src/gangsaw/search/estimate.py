@@ -50,13 +50,18 @@ def counts_of(job: Job, plan: Plan) -> tuple[int, ...]:
 
 
 PERIODS = ("auto", "dualpipe", "zb-h2")
-"""Schedules whose step is the closed form's: ordered for their times, on two pipes, or timed by
-their period."""
+"""Schedules without a fixed order whose stages are laid out in the event loop: ordered for their
+times, on two pipes, or timed by their period."""
 
 
 def in_the_loop(plan: Plan) -> bool:
     """Whether the plan's pipeline is timed by the event loop: where stages run a fixed order."""
     return plan.schedule.startswith(OWN_FILES) or (plan.pp > 1 and plan.schedule not in PERIODS)
+
+
+def ordered(plan: Plan) -> bool:
+    """Whether the plan's order is synthesised for its own stage times, which the loop then runs."""
+    return plan.schedule == "auto" and plan.pp > 1
 
 
 def evaluate(job: Job, plan: Plan, low: Lowered | None = None) -> Evaluated:
@@ -67,7 +72,7 @@ def evaluate(job: Job, plan: Plan, low: Lowered | None = None) -> Evaluated:
     """
     ev = closed_form(job, plan, low)
     cost = ev.cost
-    if in_the_loop(plan):
+    if in_the_loop(plan) or ordered(plan):
         from gangsaw.search.timeline import simulated_cost
 
         cost = simulated_cost(ev)
@@ -268,7 +273,7 @@ def plan_result(ev: Evaluated) -> PlanResult:
 
 
 def _held(ev: Evaluated) -> list[float] | None:
-    if not ev.plan.schedule.startswith(OWN_FILES):
+    if not (ev.plan.schedule.startswith(OWN_FILES) or ordered(ev.plan)):
         return None
     from gangsaw.search.timeline import held_by
 
@@ -334,6 +339,11 @@ def notes_of(job: Job, plan: Plan) -> tuple[str, ...]:
         notes.append(
             "the pipeline is the schedule file in the event loop; a microbatch counts as held until"
             " its weight gradient is done"
+        )
+    if ordered(plan):
+        notes.append(
+            "the pipeline is an order synthesised for these stage times within the device's memory,"
+            " in the event loop; where no microbatch fits, zb-h1's idle time"
         )
     group = plan.dp * plan.cp
     if 0 < plan.shard_group < group:

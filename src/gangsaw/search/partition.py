@@ -3,7 +3,7 @@
 Minimising the largest of the sums of consecutive pieces is the chains-on-chains problem; with
 limits a piece, "can it be done with no piece above T" is answered by letting every stage take as
 many layers as it may (Pinar and Aykanat, J. Parallel Distrib. Comput. 64, 2004, section 3), so
-bisection over T is exact. These functions serve one plan and a million plans; `search.stages`
+bisection over T is exact. These functions serve one plan and a million plans; `search.refine`
 goes on from here to the smallest simulated step.
 """
 
@@ -81,13 +81,6 @@ def partition(
         return counts
     level_cuts(best, time, extra, far, counts)
     return counts
-
-
-def memory_ends(held: Array, room: Array) -> Array:
-    """`far` of `partition` from prefix sums of the layers' bytes and each stage's room."""
-    ends = np.array([np.searchsorted(held, held + r, side="right") - 1 for r in room], np.float64)
-    ends[room < 0.0] = -1.0
-    return ends
 
 
 @kernel

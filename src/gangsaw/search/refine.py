@@ -24,7 +24,6 @@ from gangsaw.schedule.actions import I64
 from gangsaw.search.descent import TOLERANCE, Counts, descend
 from gangsaw.search.estimate import Evaluated, in_the_loop
 from gangsaw.search.stage_bound import Sequence, chains_s, floor_s
-from gangsaw.search.stages import devices_saved
 from gangsaw.search.timeline import ChunkCosts, named_schedule, stage_transfers
 from gangsaw.simulate.rerun import Rerun
 from gangsaw.spec.plan import OWN_FILES
@@ -88,6 +87,11 @@ def refined(ev: Evaluated, room_bytes: float, budget: int = 80) -> Refined | Non
         bool(found.step_s <= (floor + least_s) * (1 + TOLERANCE)), found.settled, found.simulated,
         float(devices_saved(even_s, found.step_s, plan.devices)),
     )  # fmt: skip
+
+
+def devices_saved(before_s: float, after_s: float, devices: int) -> float:
+    """Devices that would be needed on top, without the better layout, for the same rate."""
+    return devices * (before_s / after_s - 1.0)
 
 
 class PlanLayouts:

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gangsaw.cost.types import Array
-from gangsaw.schedule.actions import I64, Schedule
-from gangsaw.search.stages import late_forwards
+from gangsaw.schedule.actions import I64, B, F, I, Schedule
 from gangsaw.simulate.rerun import Chain
 
 MOST_STAGES = 64
@@ -170,6 +169,17 @@ def exact_s(what: Sequence, schedule: Schedule) -> float:
         stage_s = np.where(last > first, stage_s, np.inf)
         rest = np.minimum.reduce(np.maximum(stage_s, rest[None, :]), axis=1)
     return float(rest[0])
+
+
+def late_forwards(schedule: Schedule) -> list[int]:
+    """Forwards of each stage behind the first backward of its rank; 0 with several chunks."""
+    late = [0] * schedule.stages
+    if schedule.chunks == 1:
+        for rank in range(schedule.ranks):
+            row = schedule.rank_row(rank)
+            first = int(np.argmax((row.kind == I) | (row.kind == B)))
+            late[int(row.stage[0])] = int(np.count_nonzero(row.kind[first:] == F))
+    return late
 
 
 def chains_s(what: Sequence, chains: list[Chain], enough_s: float) -> float:

@@ -35,8 +35,9 @@ from gangsaw.cost.step import (
     transfer_s,
 )
 from gangsaw.cost.types import SELECTIVE, Array, Loads, StepCost
+from gangsaw.errors import InputError
 from gangsaw.schedule import INFOS, Schedule, canonical, generate
-from gangsaw.search.estimate import Evaluated, evaluate
+from gangsaw.search.estimate import Evaluated, evaluate, ordered
 from gangsaw.search.own_schedule import own_schedule
 from gangsaw.simulate import StageMemory, StageTimes, Timeline, Transfers, simulate
 from gangsaw.simulate.auto import AutoResult, loop_map, synthesise, v_map
@@ -137,7 +138,7 @@ class ChunkCosts:
 
 def stage_memory(ev: Evaluated) -> StageMemory:
     """What each rank holds all the time, and what a microbatch keeps on each stage."""
-    held = held_by(ev)
+    held = None if ordered(ev.plan) else held_by(ev)
     static = [
         found.params + found.grads + found.optimizer + found.logits + found.buffers
         for _, found in rank_memories(ev.job, ev.plan, ev.counts, ev.low, held)
@@ -162,15 +163,29 @@ def synthesised(ev: Evaluated) -> AutoResult:
     )  # fmt: skip
 
 
+def order_within(ev: Evaluated) -> AutoResult | None:
+    """The order that `auto` finds; None where no microbatch fits."""
+    try:
+        return synthesised(ev)
+    except InputError:
+        return None
+
+
 def held_by(ev: Evaluated) -> list[float] | None:
     """Microbatches of a whole rank that each holds at its peak; None where a formula knows them.
 
-    For a schedule file the event loop counts them, each chunk by the bytes that it keeps. What
-    waits for its weight gradient counts whole.
+    For a schedule file and for `auto` the event loop counts them, each chunk by the bytes that it
+    keeps. What waits for its weight gradient counts whole.
     """
-    if not ev.plan.schedule.startswith(OWN_FILES):
+    if ordered(ev.plan):
+        found = order_within(ev)
+        if found is None:
+            return None
+        schedule = found.schedule
+    elif ev.plan.schedule.startswith(OWN_FILES):
+        schedule = own_schedule(ev.plan)
+    else:
         return None
-    schedule = own_schedule(ev.plan)
     kept = ChunkCosts(ev).rows(chunk_loads(ev))[3]
     run = execute(schedule, stage_times(ev), memory=StageMemory.of(len(kept), schedule.ranks, kept))
     whole = np.bincount(schedule.rank_of, weights=kept)
@@ -180,7 +195,12 @@ def held_by(ev: Evaluated) -> list[float] | None:
 
 
 def simulated_cost(ev: Evaluated) -> StepCost:
-    """The step with its pipeline from the event loop; what is busy as the closed form has it."""
+    """The step with its pipeline from the event loop; what is busy as the closed form has it.
+
+    The closed form's where `auto` finds no order, since nothing fits.
+    """
+    if ordered(ev.plan) and order_within(ev) is None:
+        return ev.cost
     costs = ChunkCosts(ev)
     times = stage_times(ev, costs)
     pipe_s = execute(plan_schedule(ev), times, stage_transfers(ev)).makespan_s
