@@ -161,3 +161,16 @@ def test_an_export_into_a_file_is_refused(tmp_path):
     assert found.code == 2
     assert "kept is a file. Legal: a folder" in found.err
     assert path.read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--dp", "3"], "gangsaw: dp = 3 does not divide the 8 devices of h100-sxm."),
+        (["--dp", "3", "--tp", "2"], "gangsaw: tp x dp = 2 x 3 = 6 does not divide the 8 devices"),
+    ],
+)
+def test_a_product_of_one_factor_is_that_factor(words, said):
+    found = run(["plan", "llama-3.1-8b", "h100-sxm:8", *words])
+    assert found.code == 2
+    assert found.err.startswith(said)

@@ -475,7 +475,7 @@ def check_fixed(job: Job, fields: dict[str, Any], fewer_devices: bool = False) -
         if "dp" not in fields:
             _derive_dp(job, fields)
         raise InputError(
-            f"{' x '.join(stated)} = {' x '.join(map(str, stated.values()))} = {inner} does not"
+            f"{' x '.join(stated)} = {values.product(stated.values())} does not"
             f" divide the {job.cluster.devices} devices of {job.cluster.name}."
             f" Legal products: {values.nearest(inner, values.divisors(job.cluster.devices))}"
         )

@@ -119,3 +119,11 @@ def nearest(value: int, legal: Iterable[int], count: int = 6) -> str:
     """The legal values nearest to `value` on a log scale, ascending, as text."""
     ranked = sorted(set(legal), key=lambda x: (abs(math.log(x) - math.log(max(value, 1))), x))
     return ", ".join(str(x) for x in sorted(ranked[:count])) or "none"
+
+
+def product(factors: Iterable[int]) -> str:
+    """`2 x 4 = 8`, and of one factor the factor alone."""
+    parts = tuple(factors)
+    return (
+        str(parts[0]) if len(parts) == 1 else f"{' x '.join(map(str, parts))} = {math.prod(parts)}"
+    )
