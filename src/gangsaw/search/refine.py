@@ -9,7 +9,7 @@ layers of multi-token prediction on the last, where the cost formulas have them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
@@ -21,7 +21,7 @@ from gangsaw.cost.memory_layers import end_memory
 from gangsaw.cost.step import T_DENSE, T_EXPERT, rank_profiles
 from gangsaw.cost.types import Array, Loads, RankLoad
 from gangsaw.schedule.actions import I64
-from gangsaw.search.descent import TOLERANCE, Counts, descend
+from gangsaw.search.descent import TOLERANCE, Counts, Descent, descend
 from gangsaw.search.estimate import Evaluated, in_the_loop
 from gangsaw.search.stage_bound import Sequence, chains_s, floor_s
 from gangsaw.search.timeline import ChunkCosts, named_schedule, stage_transfers
@@ -75,10 +75,13 @@ def refined(ev: Evaluated, room_bytes: float, budget: int = 80) -> Refined | Non
     floor = 0.0 if what is None else floor_s(what, schedule, pipe_s)
     most = min(budget, max(4, WORK // schedule.actions))
     found = descend(layouts, rerun, ev.counts, floor + layouts.least_rest_s(ev.counts), most)
+    even = default_counts(ev.job.model.layers, plan.pp * plan.vpp)
+    if len(layouts.radix) > 1 and found.step_s > floor + layouts.least_rest_s(found.counts):
+        found = _from_elsewhere(layouts, rerun, found, (even, even[::-1]), floor, most)
     least_s = layouts.least_rest_s(found.counts)
     if what is not None and what.private and found.step_s > (floor + least_s) * (1 + TOLERANCE):
         floor = max(floor, chains_s(what, found.chains, found.makespan_s))
-    even, even_s = default_counts(ev.job.model.layers, plan.pp * plan.vpp), before_s
+    even_s = before_s
     if even != ev.counts:
         even_s = rerun.makespan_s(layouts.times(even)) + layouts.rest_s(even)
     scale = ev.cost.step / before_s  # a site's steps
@@ -87,6 +90,21 @@ def refined(ev: Evaluated, room_bytes: float, budget: int = 80) -> Refined | Non
         bool(found.step_s <= (floor + least_s) * (1 + TOLERANCE)), found.settled, found.simulated,
         float(devices_saved(even_s, found.step_s, plan.devices)),
     )  # fmt: skip
+
+
+def _from_elsewhere(
+    layouts: PlanLayouts, rerun: Rerun, found: Descent, starts: tuple[Counts, ...], floor_s: float,
+    most: int,
+) -> Descent:  # fmt: skip
+    """The best of descents from other starts too: kinds that alternate leave valleys between."""
+    for start in dict.fromkeys(starts):
+        if start != found.counts and layouts.fits(start):
+            other = descend(layouts, rerun, start, floor_s, most)
+            chains = [*found.chains, *other.chains]
+            many = found.simulated + other.simulated
+            better = other if other.step_s < found.step_s else found
+            found = replace(better, chains=chains, simulated=many)
+    return found
 
 
 def devices_saved(before_s: float, after_s: float, devices: int) -> float:
