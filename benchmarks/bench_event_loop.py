@@ -4,9 +4,9 @@
 
 Each of the three runs the same schedule with transfers and memory. The compiled run counts with
 everything that a timeline has: memory curves, all columns of all rows, and the critical path; the
-plain loop and simpy count without the columns. These two are timed on a smaller number of
-microbatches (--share of them) and scaled by the number of actions, unless --share 1. Times are CPU
-seconds of this process; the machine code of the compiled run is loaded beforehand.
+plain loop with the same and without the columns, simpy without. These two are timed on a smaller
+number of microbatches (--share of them) and scaled by the number of actions, unless --share 1.
+Times are CPU seconds of this process; the machine code of the compiled run is loaded beforehand.
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ def main() -> None:
     scale = fast["actions"] / part.actions
     plain = partial(execute, part, times, transfers, memory=memory, interpreted=True)
     plain_s = scale * timed(plain)
+    plain_all_s = scale * timed(lambda: everything(part, interpreted=True))
     simpy_s = scale * timed(lambda: simpy_oracle.Play(part, times, transfers, memory=memory))
     same = np.array_equal(
         execute(part, times, transfers).result.end,
@@ -101,7 +102,9 @@ def main() -> None:
     print(f"compiled  loop and memory {fast['loop_s']:.3f} s; with all columns"
           f" {fast['whole_s']:.3f} s, {fast['first_s']:.3f} s the first time,"
           f" peak {fast['peak_mb']:.0f} MB")  # fmt: skip
-    for name, seconds in (("plain Python loop", plain_s), ("simpy", simpy_s)):
+    for name, seconds in (
+        ("plain Python loop", plain_s), ("the same, columns", plain_all_s), ("simpy", simpy_s)
+    ):  # fmt: skip
         print(f"{name:18s}{seconds:8.1f} s   {seconds / fast['first_s']:6.0f} x the first run with"
               f" all columns, {seconds / fast['whole_s']:.0f} x the best,"
               f" {seconds / fast['loop_s']:.0f} x the loop alone")  # fmt: skip
