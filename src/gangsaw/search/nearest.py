@@ -60,10 +60,31 @@ def with_offload(job: Job, limits: Limits) -> Miss | None:
     return _fastest_fit(found, limits, "host memory in use", "offload to host")
 
 
-def with_more_devices(job: Job, limits: Limits) -> Miss | None:
-    """The smallest doubling of the devices on which something fits."""
+KEPT_FRAC = 0.1
+"""Least share of a peak that stays on the device when all that can be offloaded is: weights and
+gradients are more than a tenth of a training state."""
+SPREAD = 1.5
+"""Room for a plan on more devices that divides its memory better than the best on fewer does."""
+
+
+def fullness(searched: Searched, limits: Limits) -> float:
+    """The smallest peak over the capacity; 0 where nothing was evaluated."""
+    peak = searched.found.peak
+    if not len(peak):
+        return 0.0
+    return float(peak.min()) / capacity_bytes(searched.job, limits.headroom_frac)
+
+
+def with_more_devices(job: Job, limits: Limits, full: float = 0.0) -> Miss | None:
+    """The smallest doubling of the devices on which something fits.
+
+    `full`: the smallest peak on the devices there are, over the capacity. Doublings that could
+    not bring it down far enough are not searched, since a search without a fit prunes nothing.
+    """
     fixed = {k: v for k, v in limits.fixed.items() if k not in ("dp", "num_microbatches")}
     for times in (2, 4, 8, 16, 32):
+        if full > SPREAD * times:
+            continue
         more = with_devices(job, times * job.cluster.devices)
         breadth = narrower(stack_breadth(job.stack.rules))
         found = search_all(more, fixed, breadth, limits.headroom_frac)
@@ -116,6 +137,8 @@ def nearest_misses(job: Job, limits: Limits, parts: list[Searched]) -> list[Miss
     goal = [m for m in (missed_goal(s, limits) for s in parts) if m is not None]
     if goal:
         return sorted(goal, key=lambda m: float(str(m["step_time_s"])))[:3]
-    found = [with_offload(job, limits), with_more_devices(job, limits)]
+    full = min((fullness(s, limits) for s in parts), default=0.0)
+    found = [with_offload(job, limits)] if full * KEPT_FRAC <= 1.0 else []
+    found.append(with_more_devices(job, limits, full))
     found += [smallest(s, limits) for s in parts[:1]]
     return [m for m in found if m is not None]
