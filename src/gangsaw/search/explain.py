@@ -301,6 +301,15 @@ def walk(
         f"pp={best[0].pp} with {best[0].num_microbatches} microbatches of {best[0].mbs}:"
         f" bubble {100 * best[0].bubble_frac:.1f} %, fits: {best[0].fits}"
     )
+    sharded = (
+        f"dp={ev.plan.dp}; exposed gradient and parameter traffic"
+        f" {100 * ev.cost.dp_comm / ev.cost.step:.1f} % of the step"
+    )
+    if ev.plan.pp > 1:
+        sharded += (
+            "; ZeRO 3 under a pipeline gathers once a step and keeps a stage's weights and"
+            " gradients whole until its end"
+        )
     steps = [
         ExplainStep(
             title="1 One layer by TP",
@@ -322,10 +331,7 @@ def walk(
         ExplainStep(
             title="4 Data parallelism last",
             sharding=tuple(data_rows(job, low, ev.plan)),
-            conclusion=(
-                f"dp={ev.plan.dp}; exposed gradient and parameter traffic"
-                f" {100 * ev.cost.dp_comm / ev.cost.step:.1f} % of the step"
-            ),
+            conclusion=sharded,
         ),
     ]
     return steps, ev, best[0].fits
