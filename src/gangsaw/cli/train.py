@@ -72,7 +72,7 @@ def command(flags: TrainFlags, cut: PlanFlags, output: OutputFlags) -> None:
     """Train on this machine, or as a rank of torchrun, exactly as the plan says."""
     cfg = config_from(flags, cut, output)
     restarts = values.whole("--restarts", flags.restarts or "0", 0, 100)
-    from gangsaw.run.carried import check_run, pointed
+    from gangsaw.run.carried import FOLDER, check_run, pointed
 
     if "RANK" not in os.environ:
         # Before torch is loaded, which takes seconds: a refusal comes at once. (A rank that
@@ -94,6 +94,8 @@ def command(flags: TrainFlags, cut: PlanFlags, output: OutputFlags) -> None:
         launch.make_folder(cfg.out)
         screen.progress(f"{cfg.plan.devices} ranks on {cfg.device}, run folder {cfg.out}")
     before = pointed(Path(cfg.out)) if cfg.resume else None
+    if cfg.resume and not follower and not (Path(cfg.out) / FOLDER).exists():
+        screen.note(f"{cfg.out} holds no checkpoint: the run starts at step 0")
     out = launch.train(cfg, restarts)
     if follower:
         return

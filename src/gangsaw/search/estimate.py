@@ -96,16 +96,20 @@ def closed_form(job: Job, plan: Plan, low: Lowered | None = None) -> Evaluated:
     return Evaluated(job, plan, counts, low, cost)
 
 
+def recompute_text(plan: Plan) -> str:
+    """Recompute as the flag takes it: none, selective, full, full:N layers a chunk."""
+    if plan.recompute == "full" and plan.recompute_layers:
+        return f"full:{plan.recompute_layers}"
+    return plan.recompute
+
+
 def plan_doc(plan: Plan, counts: tuple[int, ...]) -> PlanDoc:
     """The plan as the JSON shows it, with the layers of each stage."""
-    text: str = plan.recompute
-    if plan.recompute == "full" and plan.recompute_layers:
-        text = f"full:{plan.recompute_layers}"
     return PlanDoc(
         tp=plan.tp, cp=plan.cp, pp=plan.pp, vpp=plan.vpp, dp=plan.dp, ep=plan.ep, etp=plan.etp,
         mbs=plan.mbs, num_microbatches=plan.num_microbatches,
         schedule=plan.schedule.replace("file-v:", "file:"),
-        recompute=text, zero=plan.zero, shard_group=plan.shard_group,
+        recompute=recompute_text(plan), zero=plan.zero, shard_group=plan.shard_group,
         sequence_parallel=plan.sequence_parallel, offload_optimizer=plan.offload_optimizer,
         offload_activations=plan.offload_activations, stages=counts, rank_order=plan.rank_order,
     )  # fmt: skip

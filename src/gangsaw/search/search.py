@@ -11,7 +11,7 @@ import numpy as np
 
 from gangsaw.cost.legal import check_schedule, check_shapes
 from gangsaw.errors import InputError
-from gangsaw.search.estimate import Evaluated, evaluate, plan_result
+from gangsaw.search.estimate import Evaluated, evaluate, plan_result, recompute_text
 from gangsaw.search.merging import alone, merged, with_chances
 from gangsaw.search.outlook import CANDIDATES, by_goal, with_outlook
 from gangsaw.search.probability import chances_of
@@ -293,7 +293,7 @@ def risky_note(ranked: list[Ranked], limits: Limits, fastest_s: float) -> tuple[
         return ()
     return (
         f"{gain:.1f} % faster if it fits, which is not sure: {words_of(plan)} mbs {plan.mbs}"
-        f" {plan.schedule} vpp {plan.vpp} recompute {plan.recompute} zero {plan.zero}, peak"
+        f" {plan.schedule} vpp {plan.vpp} recompute {recompute_text(plan)} zero {plan.zero}, peak"
         f" {float(first.found.peak[place]) / 2**30:.1f} GiB",
     )
 
