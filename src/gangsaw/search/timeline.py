@@ -72,8 +72,9 @@ def stage_times(ev: Evaluated, costs: ChunkCosts | None = None) -> StageTimes:
 class ChunkCosts:
     """Seconds and kept bytes of chunks of a plan, whatever layers they hold.
 
-    The same sums as `cost.step.step_cost` makes for a rank, for each chunk alone; stage transfers
-    are left out, since the event loop places them.
+    The same sums as `cost.step.step_cost` makes for a rank, for each chunk alone. Stage transfers
+    are left out, since the event loop places them; but where a rank waits for its receives too,
+    one after the other with its sends, that wait is part of its work.
     """
 
     def __init__(self, ev: Evaluated) -> None:
@@ -85,6 +86,7 @@ class ChunkCosts:
         self.layers = time_table(low.kinds, *args)
         self.mems = memory_table(low.kinds, self.cut, low.memory)
         self.ends = end_time(low.ends, *args)
+        self.receive_s = max(0.0, low.stack.pp_exposed - 1.0) * hop_s(ev)
 
     def rows(self, loads: Loads) -> Array:
         """[4, chunks]: seconds of forward, input gradient, weight gradient; bytes kept."""
@@ -113,8 +115,9 @@ class ChunkCosts:
                 t.fwd, work_b, reduce, gather, depth, state, stack.zero3_overlap
             )
             link = kept * state.offload_activations / (HOST_LINK_SHARE * low.device.pcie)
-            more_f += max(0.0, link - t.fwd) + t.host_fwd + stack.microbatch_overhead_s
-            more_b += max(0.0, link - t.bwd - t.wgrad) + t.host_bwd + stack.microbatch_overhead_s
+            each_s = stack.microbatch_overhead_s + self.receive_s
+            more_f += max(0.0, link - t.fwd) + t.host_fwd + each_s
+            more_b += max(0.0, link - t.bwd - t.wgrad) + t.host_bwd + each_s
             more_b += full * (t.tp_recompute + t.cp_fwd + t.ep_fwd + t.host_recompute)
             out[0, i] = t.fwd + t.tp_fwd + t.cp_fwd + t.ep_fwd + more_f
             out[1, i] = t.bwd + again + t.tp_bwd + t.cp_bwd + t.ep_bwd + more_b
@@ -232,19 +235,32 @@ def named_schedule(name: str, p: int, m: int, v: int) -> Schedule:
     return generate(name, p, m, v)
 
 
+def hop_s(ev: Evaluated) -> float:
+    """Seconds of one transfer of activations between stages; 0 without a pipeline."""
+    if ev.plan.pp == 1:
+        return 0.0
+    cut, low = cut_of(ev.plan, ev.job.recipe), ev.low
+    hop: float = transfer_s(
+        low.ends, cut, float(ev.plan.pp), low.net, strides_of(ev.plan), low.stack
+    )
+    return hop
+
+
 def stage_transfers(ev: Evaluated) -> Transfers | None:
     """How activations move between stages; None without a pipeline.
 
-    A transfer that the stack does not hide keeps its sender waiting.
+    The share of a transfer that the stack does not hide keeps its sender waiting, the rest only
+    its receiver's data, as in `cost.step.combine`.
     """
-    plan, low = ev.plan, ev.low
+    plan, hop = ev.plan, hop_s(ev)
     if plan.pp == 1:
         return None
-    cut = cut_of(plan, ev.job.recipe)
-    hop = transfer_s(low.ends, cut, float(plan.pp), low.net, strides_of(plan), low.stack)
-    size = cut.mbs * cut.seq_len / cut.cp * low.ends.hidden * cut.act_bytes / cut.tp
+    cut, shown = cut_of(plan, ev.job.recipe), min(1.0, ev.low.stack.pp_exposed)
+    size = cut.mbs * cut.seq_len / cut.cp * ev.low.ends.hidden * cut.act_bytes / cut.tp
     chunks = plan.pp * plan.vpp
-    return Transfers.of(chunks, size, size / hop, blocking=low.stack.pp_exposed > 0.5)
+    if shown == 0.0:
+        return Transfers.of(chunks, size, size / hop)
+    return Transfers.of(chunks, size, size / (shown * hop), (1.0 - shown) * hop, blocking=True)
 
 
 def plan_timeline(job: Job, plan: Plan) -> Timeline:
