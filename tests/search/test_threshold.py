@@ -133,9 +133,11 @@ def test_a_row_of_rates_equals_the_estimate_of_each():
         row = step_row(TP2, over, values)
         cases = [over.at(TP2, v) for v in values]
         assert row == pytest.approx([c.step().step for c in cases], rel=1e-12)
-        # The event loop at each value: how unequal stages are hardly depends on the hardware.
+        # The event loop at each value: what the closed form misses hardly depends on the hardware,
+        # but for transfers that hide in part, at an eighth of their rate.
         plain = [estimate(c.job, c.plan).step_time_s for c in cases]
-        assert row == pytest.approx(plain, rel=2e-3)
+        assert row == pytest.approx(plain, rel=1.5e-2)
+        assert row[2:5] == pytest.approx(plain[2:5], rel=3e-3)
         assert row[3] == pytest.approx(plain[3], rel=1e-12) and TP2.over_form != 1.0
 
 
@@ -151,7 +153,7 @@ def check_map(result, x, y):
             assert result.winner[i][j] == (-1 if wanted is None else int(np.argmin(times)))
             if grades.count(wanted) > 1:
                 lead = sorted(times)[1] / min(times) - 1
-                assert result.lead[i][j] == pytest.approx(lead, abs=2e-3)
+                assert result.lead[i][j] == pytest.approx(lead, abs=1e-2)
 
 
 def test_map_of_winners_equals_a_cell_by_cell_count():
@@ -311,7 +313,7 @@ def test_shocks_of_links_touch_their_own_side_of_the_boundary():
     )  # fmt: skip
     assert worlds["links in the node halved"] == pytest.approx(inside.value("cost"))
     beyond = over["inter"].at(plan, over["inter"].get(plan) / 2)
-    assert worlds["links beyond the node halved"] == pytest.approx(beyond.value("cost"), rel=1e-3)
+    assert worlds["links beyond the node halved"] == pytest.approx(beyond.value("cost"), rel=5e-3)
     assert worlds["links in the node halved"] != worlds["links beyond the node halved"]
 
 

@@ -59,5 +59,5 @@ def test_one_chunk_a_rank(errors):
 
 @pytest.mark.parametrize("v", [2, 4])
 def test_chunks(errors, v):
-    assert np.abs(errors[v, 8]).mean() < 0.04 and np.abs(errors[v, 8]).max() < 0.12
+    assert np.abs(errors[v, 8]).mean() < 0.04 and np.abs(errors[v, 8]).max() < 0.15
     assert np.abs(errors[v, 2]).mean() < 0.10 and np.abs(errors[v, 2]).max() < 0.20
