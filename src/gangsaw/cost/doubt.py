@@ -15,7 +15,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib import resources
 from typing import Any, NamedTuple
 
@@ -73,6 +73,13 @@ PLACES = 12
 BAD_SD = 0.4
 BAD_PRIOR = 0.1
 NU = 4.0
+SCATTER = ((0.5, 0.26), (1.0, 0.42), (2.0, 0.26), (4.0, 0.06))
+"""Deviation of a set-up's rows over the usual one, with prior weights: log-normal, a factor of two.
+
+Rows of one table may hide settings that differ between them; then each says less of the others.
+"""
+LEAST_WEIGHT = 1e-5
+"""Weight against the likeliest account below which an account of the rows is dropped."""
 
 
 def _loadings() -> Array:
@@ -188,6 +195,53 @@ def noise_sd(view: View, w: Widths) -> float:
     return w.moe if view.moe else w.dense
 
 
+class Account(NamedTuple):
+    """One account of measured rows: which of them are bad, and how far the rest scatter."""
+
+    bad: tuple[int, ...]
+    form: float  # r' K^-1 r
+    good: Array  # (K, K) inverse covariance with no row bad
+    weight: float = 1.0
+    scatter: float = 1.0
+
+    def inverse(self) -> Array:
+        """(K, K) inverse covariance with these rows bad (Woodbury)."""
+        if not self.bad:
+            return self.good
+        at = list(self.bad)
+        inner = self.good[np.ix_(at, at)] + np.eye(len(at)) / BAD_SD**2
+        out: Array = self.good - self.good[:, at] @ np.linalg.solve(inner, self.good[at, :])
+        return out
+
+
+def _accounts_of(base: Array, r: Array, most: int, prior: float) -> list[tuple[float, Account]]:
+    """Accounts with up to `most` of two bad rows and the logarithms of their weights.
+
+    A bad row has BAD_SD**2 more variance: determinant and form follow from those without.
+    """
+    k = len(r)
+    good: Array = np.asarray(np.linalg.inv(base), dtype=np.float64)
+    a, inner = good @ r, good + np.eye(k) / BAD_SD**2
+    form, logdet = float(r @ a), float(np.linalg.slogdet(base)[1])
+    each = math.log(prior) - math.log(1.0 - prior) - math.log(BAD_SD)
+    start = k * math.log(1.0 - prior) - 0.5 * (form + logdet)
+    out = [(start, Account((), form, good))]
+    for size in range(1, most + 1):
+        for bad in itertools.combinations(range(k), size):
+            i, j = bad[0], bad[-1]
+            if size == 1:
+                det, saved = inner[i, i], a[i] ** 2 / inner[i, i]
+            else:
+                det = inner[i, i] * inner[j, j] - inner[i, j] ** 2
+                saved = (
+                    a[i] ** 2 * inner[j, j] - 2.0 * a[i] * a[j] * inner[i, j]
+                    + a[j] ** 2 * inner[i, i]
+                ) / det  # fmt: skip
+            log = start + size * each + 0.5 * (float(saved) - math.log(det))
+            out.append((log, Account(bad, form - float(saved), good)))
+    return out
+
+
 @dataclass(frozen=True)
 class Site:
     """Measured steps of one set-up: views, residuals ln(measured / predicted), the posterior."""
@@ -217,42 +271,48 @@ class Site:
         widths = swept(load_widths(), doc.gemm)
         return cls(views, residuals, tuple(r.id for r in doc.rows), widths)
 
-    def _subsets(self) -> list[tuple[tuple[int, ...], float, Array, float]]:
-        """Sets of rows taken as bad: members, weight, inverse covariance, quadratic form."""
+    def _noise(self) -> Array:
+        """Variance of each measurement at the usual scatter, (K,)."""
+        return np.array([noise_sd(v, self.widths) ** 2 + v.extra_sd**2 for v in self.views])
+
+    @cached_property
+    def _accounts(self) -> tuple[Account, ...]:
+        """What may have happened: which rows are bad, and how far this set-up's rows scatter.
+
+        A lone row tells neither a slow set-up from a bad row nor from scatter.
+        """
         k, r = len(self.views), np.array(self.residuals)
-        base = covariance(self.views, self.views, self.widths)
-        base = base + np.diag([noise_sd(v, self.widths) ** 2 + v.extra_sd**2 for v in self.views])
-        prior = BAD_PRIOR
-        if k == 1 and abs(r[0]) > QUANTILE_80 * math.sqrt(base[0, 0]):
-            prior = 0.5  # a lone row far off: slow set-up or bad row cannot be told apart
-        out, logs = [], []
-        for size in range(min(2, max(1, k - 1)) + 1):
-            for members in itertools.combinations(range(k), size):
-                matrix = base.copy()
-                for i in members:
-                    matrix[i, i] += BAD_SD**2
-                inverse = np.linalg.inv(matrix)
-                _, logdet = np.linalg.slogdet(matrix)
-                form = float(r @ inverse @ r)
-                logs.append(
-                    -0.5 * (form + logdet)
-                    + size * math.log(prior) + (k - size) * math.log(1.0 - prior)
-                )  # fmt: skip
-                out.append((members, inverse, form))
-        weight = np.exp(np.array(logs) - max(logs))
-        weight /= weight.sum()
-        return [
-            (m, float(p), np.asarray(inv, dtype=np.float64), q)
-            for (m, inv, q), p in zip(out, weight, strict=True)
-        ]
+        if not k:
+            return ()
+        prior_cov = covariance(self.views, self.views, self.widths)
+        found = []
+        for scatter, share in SCATTER if self.scaled else ((1.0, 1.0),):
+            base = prior_cov + scatter**2 * np.diag(self._noise())
+            prior = BAD_PRIOR
+            if k == 1 and abs(r[0]) > QUANTILE_80 * math.sqrt(base[0, 0]):
+                prior = 0.5
+            for log, account in _accounts_of(base, r, min(2, max(1, k - 1)), prior):
+                found.append((log + math.log(share), account._replace(scatter=scatter)))
+        best = max(log for log, _ in found)
+        weights = [math.exp(log - best) for log, _ in found]
+        total = sum(w for w in weights if w >= LEAST_WEIGHT)
+        return tuple(
+            account._replace(weight=w / total)
+            for w, (_, account) in zip(weights, found, strict=True)
+            if w >= LEAST_WEIGHT
+        )
 
     def bad_probability(self) -> list[float]:
         """Probability that each measured row is bad: a swapped column, a checkpoint in the step."""
         out = [0.0] * len(self.views)
-        for members, weight, _, _ in self._subsets() if self.views else []:
-            for i in members:
-                out[i] += weight
+        for account in self._accounts:
+            for i in account.bad:
+                out[i] += account.weight
         return out
+
+    def scatter2(self) -> float:
+        """How much further than usual this set-up's rows scatter, squared; 1 without rows."""
+        return sum(a.weight * a.scatter**2 for a in self._accounts) if self.views else 1.0
 
     def scale(self, form: float) -> float:
         """How much wider or narrower than usual this set-up's intervals are (multivariate t)."""
@@ -272,11 +332,11 @@ class Site:
         cross = covariance(plans, self.views, self.widths, kernel)
         r = np.array(self.residuals)
         means, total, scale = [], np.zeros_like(prior), 0.0
-        for _, weight, inverse, form in self._subsets():
-            mean = cross @ inverse @ r
-            means.append((weight, mean))
-            total += weight * (prior - cross @ inverse @ cross.T)
-            scale += weight * self.scale(form) ** 2
+        for account in self._accounts:
+            gain = cross @ account.inverse()
+            means.append((account.weight, gain @ r))
+            total += account.weight * (prior - gain @ cross.T)
+            scale += account.weight * self.scale(account.form) ** 2
         centre = sum((p * m for p, m in means), np.zeros(len(plans)))
         for p, m in means:
             total += p * np.outer(m - centre, m - centre)
@@ -290,7 +350,7 @@ class Site:
         load = (np.array([v.phi for v in self.views]) * tau2).T
         r = np.array(self.residuals)
         u = sum(
-            (p * (load @ inverse @ r) for _, p, inverse, _ in self._subsets()), np.zeros(len(tau2))
+            (a.weight * (load @ (a.inverse() @ r)) for a in self._accounts), np.zeros(len(tau2))
         )
         rows = [
             (n, float(m), float(m / math.sqrt(t))) for n, m, t in zip(NAMES, u, tau2, strict=True)
@@ -311,10 +371,10 @@ def predict_interval(plans: Sequence[View], site: Site | None = None) -> list[In
     """Step time and 80 % interval of plans, after the measured steps of a site if there are any."""
     site = site or Site()
     mean, cov = site.predict(plans)
-    out = []
+    out, scatter2 = [], site.scatter2()
     for i, view in enumerate(plans):
         noise = noise_sd(view, site.widths)
-        sd = math.sqrt(max(0.0, cov[i, i]) + noise**2 + view.extra_sd**2)
+        sd = math.sqrt(max(0.0, cov[i, i]) + scatter2 * (noise**2 + view.extra_sd**2))
         mid = math.exp(view.log_s + mean[i])
         spread = math.exp(QUANTILE_80 * sd)
         out.append(Interval(mid, mid / spread, mid * spread, sd))
@@ -326,7 +386,7 @@ def joint_log_covariance(plans: Sequence[View], site: Site | None = None) -> Arr
     site = site or Site()
     _, cov = site.predict(plans)
     own: Sequence[float] = [noise_sd(v, site.widths) ** 2 + v.extra_sd**2 for v in plans]
-    return cov + np.diag(own)
+    return cov + site.scatter2() * np.diag(own)
 
 
 def best_probability(
