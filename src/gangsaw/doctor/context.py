@@ -61,7 +61,29 @@ def names_of(
     _network(launch, names, cluster)
     if cluster is not None and launch.framework != "verl":
         _predicted(launch, names, cluster, stack)
+    if launch.base:
+        _leave_open(launch, names)
     return names
+
+
+_PUBLISHED = frozenset((
+    "framework", "layers", "hidden", "vocab", "tied", "heads", "kv_heads", "head_dim", "ffn",
+    "gated", "experts", "topk", "moe_ffn", "shared_ffn",
+))  # fmt: skip
+
+
+def _leave_open(launch: LaunchFile, names: dict[str, Any]) -> None:
+    """Unknown is what a recipe leaves to a function of another file: no rule fires on it."""
+    known = {*_PUBLISHED, *launch.wheres}
+    if {"nodes", "per_node"} <= launch.wheres.keys():
+        known |= {"world", "cluster_devices"}
+    if {"tp", "pp", "cp"} <= known:
+        known |= {"dp", "world", "cluster_devices"}
+    if launch.plan is not None:
+        known |= {"num_microbatches"}
+    for key in names:
+        if key not in known:
+            names[key] = None
 
 
 def _whole(names: dict[str, Any], key: str, default: int = 0) -> int:

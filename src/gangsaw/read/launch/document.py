@@ -42,6 +42,8 @@ class Settings:
         self.devices: list[str] = []
         self.names: list[str] = []
         """Texts that may name the model: paths, repositories, classes, the file itself."""
+        self.base = ""
+        """A function of another file whose result the recipe starts from."""
 
     def put(self, key: str, value: Value, line: int) -> None:
         """State `key`; a later statement wins, as in every framework read here."""
@@ -60,6 +62,7 @@ class Settings:
         twin.items, twin.env = dict(self.items), dict(self.env)
         twin.unread, twin.devices = list(self.unread), list(self.devices)
         twin.names, twin.has_deepspeed = list(self.names), self.has_deepspeed
+        twin.base = self.base
         return twin
 
     def get(self, key: str) -> Value:
@@ -113,6 +116,7 @@ class LaunchFile(Document):
     wheres: dict[str, str] = Field({}, description="file:line of each stated fact")
     devices: tuple[str, ...] = Field((), description="types of device that the file asks for")
     env: dict[str, str] = Field({}, description="variables that the file sets")
+    base: str = Field("", description="function of another file that the recipe starts from")
     model_name: str = ""
     model: ModelSpec | None = None
     recipe: Recipe | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -25,6 +26,12 @@ _NAMES_SIMPLE = {
     "sequence_parallelism": "sequence_parallel",
     "expert_parallelism": "expert_model_parallel_size",
 }
+_HELPERS = {
+    "tensor_parallel_size": "tensor_model_parallel_size",
+    "pipeline_parallel_size": "pipeline_model_parallel_size",
+}
+"""Keywords of NeMo's functions that make a trainer."""
+_SIDE = re.compile(r"vision|projection|projector|audio|image")
 _VERL = {
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": "micro_batch_size",
     "actor_rollout_ref.actor.ppo_mini_batch_size": "verl_mini_batch",
@@ -49,7 +56,9 @@ class Restated(NamedTuple):
 
 def key_of(framework: Framework) -> Callable[[str], str]:
     """How a framework's keys are brought to the spelling of its vocabulary."""
-    if framework in ("megatron-lm", "megatron-bridge", "nemo", "ms-swift"):
+    if framework in ("megatron-bridge", "nemo"):
+        return _recipe_key
+    if framework in ("megatron-lm", "ms-swift"):
         return _megatron_key
     if framework == "verl":
         return _verl_key
@@ -64,6 +73,14 @@ def _megatron_key(key: str) -> str:
     last = key.rsplit(".--", 1)[-1] if ".--" in key else key.rsplit(".", 1)[-1]
     last = last.lstrip("-").replace("-", "_")
     return _NAMES_SIMPLE.get(last, last)
+
+
+def _recipe_key(key: str) -> str:
+    """A recipe's key; what belongs to a vision tower or a projector is not the language model's."""
+    if any(_SIDE.search(part) for part in key.split(".")[:-1]):
+        return f"side.{key}"
+    last = _megatron_key(key)
+    return _HELPERS.get(last, last)
 
 
 def _verl_key(key: str) -> str:
@@ -173,7 +190,7 @@ def _name(facts: Facts, framework: Framework) -> str:
     """The catalog's name of the model that the file names, "" when it names none."""
     if framework == "torchtitan":
         found = titan.named_model(facts) or _titan_flavor(facts)
-        if found:
+        if found or any(re.search(r"debug_?model", text) for text in facts.settings.names):
             return found
     path = facts.get("model_path") or facts.get("tokenizer_path")
     texts = [str(path)] if path else []
@@ -186,7 +203,10 @@ def _name(facts: Facts, framework: Framework) -> str:
 
 def _titan_flavor(facts: Facts) -> str:
     """`llama3_405b` and `model_registry("405B")` of a recipe."""
-    for text in facts.settings.names:
+    texts = facts.settings.names
+    if any(re.search(r"debug_?model", text) for text in texts):
+        return ""
+    for text in texts:
         name = catalog_name(text.replace("_", "-"))
         if name:
             return name
@@ -299,6 +319,27 @@ def _bridge_settles(facts: Facts) -> None:
         facts.assume("etp", 1, "Megatron-Bridge 0.6: 1 with expert parallelism unless stated")
 
 
+def _whole_plan(facts: Facts) -> bool:
+    """Whether a recipe states every degree itself, whatever it starts from."""
+    needed = {"tp", "pp", "cp", "mbs", "gbs"}
+    if (facts.whole("experts") or 1) > 1:
+        needed.add("ep")
+    return all(facts.is_stated(name) for name in needed)
+
+
+def _open(facts: Facts, base: str, lacking: bool) -> None:
+    """What a recipe leaves to a function that was not read is not a framework's default."""
+    source = f"not stated here; {base}() of another file decides"
+    kept = [item for item in facts.assumed if item.fact == "world"]
+    facts.assumed = [
+        item if item in kept else item.model_copy(update={"source": source})
+        for item in facts.assumed
+    ]
+    if lacking:
+        facts.lack(f"plan: {base}() is in another file; state the degrees and the batch here, or"
+                   " check its own file")  # fmt: skip
+
+
 def _finish(
     facts: Facts, framework: Framework, where: str, name: str, named: ModelSpec | None
 ) -> LaunchFile:
@@ -306,7 +347,9 @@ def _finish(
     own_shape = any(facts.is_stated(key) for key in ("layers", "hidden", "heads", "ffn"))
     model = named if named is not None and not own_shape else build.build_model(facts, name)
     recipe = build.build_recipe(facts)
-    plan = build.build_plan(facts)
+    plan = build.build_plan(facts) if not settings.base or _whole_plan(facts) else None
+    if settings.base:
+        _open(facts, settings.base, plan is None)
     if model is not None and facts.get("layers") is None:
         facts.derive("layers", model.layers)
     hidden = ("gqa_flag_needed",)
@@ -317,5 +360,6 @@ def _finish(
         wheres={k: f.where for k, f in facts.held.items() if f.origin == "stated" and f.where},
         devices=tuple(settings.devices),
         env={key: str(item.value) for key, item in settings.env.items()},
-        model_name=name, model=model, recipe=recipe, plan=plan, missing=tuple(facts.missing),
+        base=settings.base, model_name=name, model=model, recipe=recipe, plan=plan,
+        missing=tuple(facts.missing),
     )  # fmt: skip

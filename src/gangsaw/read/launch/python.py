@@ -10,7 +10,6 @@ import ast
 from typing import Union
 
 from gangsaw.errors import InputError
-from gangsaw.read.launch.document import Settings, Value
 
 MAX_STEPS = 100_000
 MAX_DEPTH = 40
@@ -59,6 +58,7 @@ class Module:
             node.name: node for node in self.tree.body if isinstance(node, ast.FunctionDef)
         }
         self.called: set[str] = set()
+        self.imported = _imported(self.tree)
         self.globals: dict[str, Held] = {}
         self._body(self.tree.body, self.globals)
 
@@ -380,6 +380,15 @@ class Module:
         return names
 
 
+def _imported(tree: ast.Module) -> frozenset[str]:
+    """Names that the file takes from others."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            found.update(alias.asname or alias.name.split(".")[0] for alias in node.names)
+    return frozenset(found)
+
+
 def _parse(text: str, where: str) -> ast.Module:
     try:
         return ast.parse(text)
@@ -437,61 +446,3 @@ def _short(node: ast.expr, depth: int = 0) -> str:
     if isinstance(node, ast.Constant):
         return repr(node.value)[:60]
     return type(node).__name__
-
-
-def flatten_recipe(recipe: Recipe, settings: Settings) -> None:
-    """All fields of a recipe as dotted settings; opaque values are listed as unread."""
-    stack: list[tuple[str, Held, int, int]] = [("", recipe.root, recipe.line, 0)]
-    leaves = 0
-    seen: set[int] = set()
-    while stack and leaves < MAX_LEAVES:
-        key, value, line, depth = stack.pop()
-        if isinstance(value, Record):
-            if depth > MAX_DEPTH or id(value) in seen:
-                continue
-            seen.add(id(value))
-            _name(value, settings)
-            for name, (child, at) in reversed(value.fields.items()):
-                stack.append((f"{key}.{name}" if key else name, child, at, depth + 1))
-            for index, arg in enumerate(value.args):
-                inner = f"{key}.{index}" if key else str(index)
-                if isinstance(arg, (Record, list)):
-                    stack.append((inner, arg, value.line, depth + 1))
-            continue
-        leaves += 1
-        if isinstance(value, list):
-            if any(isinstance(item, Record) for item in value):
-                for index, item in enumerate(value):
-                    stack.append((f"{key}.{index}", item, line, depth + 1))
-            else:
-                settings.put(key, _simple(value), line)
-        elif isinstance(value, Opaque):
-            short = value.text.rsplit(".", 1)[-1]
-            if value.text.startswith("torch.") or value.text.startswith("F."):
-                settings.put(key, short, line)
-            else:
-                settings.skip(line, f"{key} = {value.text}")
-        else:
-            settings.put(key, value, line)
-
-
-def _simple(value: list[Held]) -> Value:
-    out: list[Value] = []
-    for item in value:
-        if isinstance(item, list):
-            out.append(_simple(item))
-        elif isinstance(item, (Opaque, Record)):
-            out.append(item.text if isinstance(item, Opaque) else item.maker)
-        else:
-            out.append(item)
-    return out
-
-
-def _name(record: Record, settings: Settings) -> None:
-    """Remember what may name the model: the maker and its text arguments."""
-    if record.maker and record.maker != "dict":
-        settings.names.append(record.maker)
-    settings.names.extend(arg for arg in record.args if isinstance(arg, str))
-    for key, (value, _) in record.fields.items():
-        if isinstance(value, str) and any(w in key for w in ("model", "path", "name", "hf_")):
-            settings.names.append(value)

@@ -9,7 +9,8 @@ from gangsaw.errors import InputError
 from gangsaw.read.launch import detect, frameworks
 from gangsaw.read.launch.commands import command_of_pods, settings_of_script
 from gangsaw.read.launch.document import Framework, LaunchFile, Settings
-from gangsaw.read.launch.python import Module, Recipe, flatten_recipe
+from gangsaw.read.launch.python import Module, Recipe
+from gangsaw.read.launch.recipes import base_of, flatten_recipe
 from gangsaw.read.launch.scalars import flatten, key_lines
 from gangsaw.read.launch.yaml import read_yaml
 from gangsaw.read.toml import parse_json, parse_toml, read_text, shown
@@ -172,6 +173,10 @@ def _python(text: str, where: str, framework: Framework | None, select: str) -> 
     settings = Settings(where)
     settings.names.append(recipe.name)
     flatten_recipe(recipe, settings)
+    settings.base, at = base_of(module, recipe)
+    if settings.base:
+        settings.names.append(settings.base)
+        settings.skip(at, f"what {settings.base}() of another file sets")
     size = re.search(r"_(\d{1,6})_?gpus?(_|$)", recipe.name)
     if size:
         settings.put("@named_world", int(size.group(1)), recipe.line)
@@ -191,14 +196,14 @@ def _choose(module: Module, where: str, select: str, framework: Framework) -> Re
     script = module.script()
     held = Settings(where)
     flatten_recipe(script, held)
-    if frameworks.recognised(held, framework) >= 2:
+    if frameworks.recognised(held, framework) >= 2 or base_of(module, script)[0]:
         return script
     found = []
     for name in list(module.functions)[:200]:
         recipe = module.recipe(name)
         held = Settings(where)
         flatten_recipe(recipe, held)
-        if frameworks.recognised(held, framework) >= 2:
+        if frameworks.recognised(held, framework) >= 2 or base_of(module, recipe)[0]:
             found.append(recipe)
     tops = [recipe for recipe in found if recipe.name not in module.called] or found
     if not tops:

@@ -63,6 +63,10 @@ def _precision(facts: Facts) -> None:
     listed = converters if isinstance(converters, list) else [converters]
     text = " ".join(str(item) for item in listed if item)
     made = any("Float8" in name for name in facts.settings.names)
+    # Emulated float8 computes in bf16 (for tests on devices without it).
+    emulated = any(key.endswith(".emulate") and item.value is True
+                   for key, item in facts.settings.items.items())  # fmt: skip
+    made = made and not emulated
     if "float8" in text or made or facts.flag("float8") or facts.flag("float8_gather"):
         facts.derive("precision", "fp8")
         return
