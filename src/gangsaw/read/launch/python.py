@@ -253,7 +253,8 @@ class Module:
             if isinstance(right, list) and isinstance(node.op, ast.Add):
                 return (left + right)[:MAX_LEAVES]
             if isinstance(right, int) and not isinstance(right, bool):
-                return (left * max(0, min(right, MAX_LEAVES)))[:MAX_LEAVES]
+                most = MAX_LEAVES // max(1, len(left)) + 1
+                return (left * max(0, min(right, most)))[:MAX_LEAVES]
         if isinstance(left, (int, float)) and isinstance(right, (int, float)):
             value = _number(left, node.op, right)
             if value is not None:
