@@ -1,7 +1,7 @@
 """Checkable lines that state a measurement, as rows of measured runs."""
 
-CARD = {"200B": (80, 14400, 96), "181B": (72, 14336, 112), "196B": (84, 13824, 108)}
-"""Layers, hidden, heads of the sizes of the BLOOM sweep (head width 128 to 150)."""
+CARD = {"200B": (80, 14400), "181B": (72, 14336), "196B": (84, 13824)}
+"""Layers and hidden of the sizes of the BLOOM sweep; the lines state no heads."""
 TITAN = {
     "Llama-3.1-8B": ("Llama 3.1 8B", 32, 4096, 32, 14336),
     "Llama-3.1-70B": ("Llama 3.1 70B", 80, 8192, 64, 28672),
@@ -12,14 +12,14 @@ TITAN = {
 def bloom_row(case):
     """A line of the BLOOM prequel: Megatron-DeepSpeed fp16 on A100 with full recompute."""
     plan = case["plan"]
-    layers, hidden, heads = CARD[plan["size"]]
+    layers, hidden = CARD[plan["size"]]
     assert (layers, hidden) == (plan["layers"], plan["hidden"])
     m = plan["gbs"] // (plan["mbs"] * plan["dp"])
     return {
         "id": case["id"], "source": {"title": "BigScience BLOOM-176B chronicles prequel"},
         "model": {
             "name": f"GPT/BLOOM-like {plan['size']}", "layers": layers, "hidden": hidden,
-            "heads": heads, "ffn": 4 * hidden, "vocab": plan["vocab"], "seq_len": plan["seq"],
+            "ffn": 4 * hidden, "vocab": plan["vocab"], "seq_len": plan["seq"],
             "gated_mlp": False, "untied": False,
         },
         "hardware": {

@@ -122,7 +122,7 @@ def test_suggestions_do_not_look_at_measurements():
 
 
 def test_rows_without_times_are_refused():
-    with pytest.raises(InputError, match="Legal: rows with .*step_time_s"):
+    with pytest.raises(InputError, match=r"Legal: rows with .*step_time_s"):
         calibrate([{**r, "measured": {}} for r in load_shipped("simumax-b200")[:2]])
 
 

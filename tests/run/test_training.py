@@ -118,7 +118,7 @@ def test_another_plan_continues(pool, tmp_path, case):
 def test_resume_refuses_another_job(pool, tmp_path):
     cfg = config(Plan(), steps=6, out=str(tmp_path))
     pool.run(1, steps, cfg, 1, False, 1)
-    with pytest.raises(InputError, match="--seed is 5, .* was written with 0"):
+    with pytest.raises(InputError, match=r"--seed is 5, .* was written with 0"):
         pool.run(1, steps, cfg.model_copy(update={"seed": 5}), 1, True)
 
 
