@@ -39,7 +39,7 @@ from gangsaw.run.measure import (
 )
 from gangsaw.search.estimate import estimate
 from gangsaw.spec import AttentionSpec, Job, MlpSpec, Plan, Recipe
-from gangsaw.spec.cluster import ClusterSpec
+from gangsaw.spec.cluster import ClusterSpec, TierSpec
 from gangsaw.trace.cluster_toml import cluster_toml
 
 SHAPES = [(m, n, k) for m in (256, 512, 2048) for n in (512, 1408, 4096) for k in (64, 512, 2048)]
@@ -371,3 +371,15 @@ def test_a_split_layer_faster_than_its_parts_changes_nothing():
     split = {**_layer_row(1e-9), "tp": 2}
     called = settle_on_split_layer(found.cluster, WIDE, load_stack("unknown"), [*rows, split])
     assert (called.call_s, called.cluster) == (0.0, found.cluster)
+
+
+def test_a_network_measured_in_noise_still_gives_a_cluster():
+    """Messages whose time does not grow with their size: no rate beyond what a tier may have."""
+    rows = [
+        {"kind": "collective", "operation": o, "ranks": 2, "stride": 1, "bytes": b, "low_s": s}
+        for o in ("all_reduce", "all_gather")
+        for b, s in ((4096, 3e-3), (2**20, 1e-3), (2**25, 2e-4))
+    ]
+    fit = fit_network(rows, 2)
+    assert 1e5 <= fit.values["bytes_per_s"] <= 1e16
+    TierSpec(name="node", devices=2, bytes_per_s=fit.values["bytes_per_s"], latency_s=0.0)

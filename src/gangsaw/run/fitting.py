@@ -48,10 +48,10 @@ def _solve(
         gap: np.ndarray = np.log(predict(np.exp(logs))) - target
         return gap
 
-    # Bounds: on rows of a very noisy machine a parameter must not run off to 0 or infinity.
+    # Bounds (1,100 times): on rows of a very noisy machine nothing runs off to 0 or infinity.
     first = np.log(np.asarray(start))
     found = least_squares(
-        residual, first, bounds=(first - 20.0, first + 20.0), loss="soft_l1", f_scale=0.1
+        residual, first, bounds=(first - 7.0, first + 7.0), loss="soft_l1", f_scale=0.1
     )
     last = residual(found.x)
     return np.exp(found.x), float(np.sqrt(np.mean(last**2)))
