@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import Literal
 
@@ -21,6 +21,7 @@ from gangsaw.bill.run import (
     step_invoice,
     terms_of_book,
 )
+from gangsaw.bill.spread import MoneySpan, money_span
 from gangsaw.bill.value import Worth, worth_of
 from gangsaw.errors import InputError
 from gangsaw.read.clusters import list_nodes, load_cluster
@@ -60,6 +61,9 @@ class BillAnswer(BillDoc):
     energy: Energy | None = Field(None, description="of the last invoice, loaded all of its time")
     worth: Worth | None = Field(
         None, description="of points of idle share recovered, over the last invoice and a year"
+    )
+    span: MoneySpan | None = Field(
+        None, description="money of the last invoice within the ranges that its figures state"
     )
     against: tuple[Invoice, ...] = ()
     comparison: Comparison | None = None
@@ -184,6 +188,22 @@ def energy_of(
     )
 
 
+def span_of(
+    use: StepUse, cluster: ClusterSpec, book: PriceBook, choices: BillChoices, last: Invoice
+) -> MoneySpan | None:
+    """How far the last invoice moves within the ranges of the figures that it used."""
+    per: dict[str, Per] = {p.replace("-", " "): p for p in PERS}
+    # A cluster's own price was recognised as the book's: it moves with the book's range.
+    offer = choices.offer or ("on-demand" if last.offer == "on-demand" else "")
+    alone = replace(choices, per=(per[last.basis],), offer=offer)
+
+    def total_usd(moved: PriceBook) -> float:
+        pricing = Pricing(rates_of(cluster, moved, alone), moved, choices.today)
+        return invoices_of(use, pricing, alone)[-1].usd
+
+    return money_span(last.figures, book, total_usd)
+
+
 def bill_answer(
     use: StepUse,
     cluster: ClusterSpec,
@@ -225,6 +245,7 @@ def bill_answer(
             last.wall_s,
             choices.fleet_devices,
         ),
+        span=span_of(use, cluster, book, choices, last),
         against=others,
         comparison=compare(last, others[-1]) if others else None,
     )

@@ -9,6 +9,7 @@ from html import escape
 
 from gangsaw.bill.answer import BillAnswer
 from gangsaw.bill.compare import Comparison
+from gangsaw.bill.spread import MoneySpan
 from gangsaw.report.charts import memory_svg
 from gangsaw.report.colours import CAUSE_COLOURS, HATCHED
 from gangsaw.report.words import CAUSE_TITLES
@@ -288,6 +289,28 @@ def side_lines(answer: BillAnswer) -> list[str]:
         if w.fleet_usd_per_year is not None:
             said += f", {format_usd(w.fleet_usd_per_year)} a year of {w.fleet_devices:,} devices"
         lines.append(said)
+    if answer.span is not None:
+        lines += span_lines(answer.span)
+    return lines
+
+
+SHOWN_SPANS = 5
+"""Ranges that are listed, widest first; all are in the JSON."""
+
+
+def span_lines(span: MoneySpan) -> list[str]:
+    """Money within the ranges that sources give, and which of them move it most."""
+    lines = [
+        f"within the stated ranges of prices: {format_usd(span.usd_low)} to"
+        f" {format_usd(span.usd_high)}, if all lie at one end"
+    ]
+    for f in span.figures[:SHOWN_SPANS]:
+        lines.append(
+            f"{f.key} {significant(f.low)} to {significant(f.high)} {f.unit}:"
+            f" {format_usd(f.usd_at_low)} to {format_usd(f.usd_at_high)}"
+        )
+    if len(span.figures) > SHOWN_SPANS:
+        lines.append(f"{len(span.figures) - SHOWN_SPANS} more ranges move less: --json")
     return lines
 
 

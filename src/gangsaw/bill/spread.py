@@ -1,0 +1,78 @@
+"""How far money moves within the ranges that figures state: each alone, and all together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from pydantic import Field
+
+from gangsaw.spec.base import Document
+from gangsaw.spec.price import PriceBook
+
+
+class FigureSpan(Document):
+    """A figure with a range, and the money at its two ends with all others as they are."""
+
+    key: str
+    unit: str
+    low: float
+    value: float
+    high: float
+    usd_at_low: float
+    usd_at_high: float
+
+    @property
+    def moved_usd(self) -> float:
+        """Money between the two ends."""
+        return abs(self.usd_at_high - self.usd_at_low)
+
+
+class MoneySpan(Document):
+    """Money within the stated ranges."""
+
+    usd: float
+    usd_low: float = Field(description="every figure at the end where it costs less")
+    usd_high: float = Field(description="every figure at the end where it costs more")
+    figures: tuple[FigureSpan, ...] = Field(description="widest first")
+
+
+def book_at(book: PriceBook, ends: dict[str, float]) -> PriceBook:
+    """The book with some figures at other values within their range; whose they are stays."""
+    moved = {k: book.figures[k].model_copy(update={"value": v}) for k, v in ends.items()}
+    return book.model_copy(update={"figures": {**book.figures, **moved}})
+
+
+def money_span(
+    keys: Iterable[str], book: PriceBook, total_usd: Callable[[PriceBook], float]
+) -> MoneySpan | None:
+    """The span of `total_usd` over the ranges of `keys`; None where none of them has a range.
+
+    Ends are combined by what each does alone: money that is monotone in every figure, as sums and
+    products of prices are, lies within. They are bounds, no interval of a probability: nothing is
+    known of how likely all sources are wrong at once.
+    """
+    usd, found = total_usd(book), []
+    cheap: dict[str, float] = {}
+    dear: dict[str, float] = {}
+    for key in sorted({k for k in keys if book.has(k)}):
+        figure = book.figures[key]
+        low, high = figure.span
+        if low == high:
+            continue
+        at_low, at_high = (total_usd(book_at(book, {key: v})) for v in (low, high))
+        found.append(
+            FigureSpan(
+                key=key, unit=figure.unit, low=low, value=figure.value, high=high,
+                usd_at_low=at_low, usd_at_high=at_high,
+            )
+        )  # fmt: skip
+        cheap[key], dear[key] = (low, high) if at_low <= at_high else (high, low)
+    if not found:
+        return None
+    found.sort(key=lambda f: -f.moved_usd)
+    return MoneySpan(
+        usd=usd,
+        usd_low=total_usd(book_at(book, cheap)),
+        usd_high=total_usd(book_at(book, dear)),
+        figures=tuple(found),
+    )
