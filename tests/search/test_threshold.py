@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from gangsaw.errors import InputError
-from gangsaw.read.clusters import load_cluster
+from gangsaw.read.clusters import list_nodes, load_cluster
 from gangsaw.read.models import load_model
 from gangsaw.read.stacks import load_stack
 from gangsaw.search.estimate import closed_form, estimate
 from gangsaw.search.line import RATES, grid, line_of, ready, step_row
 from gangsaw.search.parameters import PARAMETERS, Case, Money, parameter
 from gangsaw.search.phase import phase
-from gangsaw.search.robust import DOUBTS, robustness, shocks, sobol_indices, tier_carries
+from gangsaw.search.robust import DOUBTS, robustness, shocks, sobol_indices, stand_in, tier_carries
 from gangsaw.search.threshold import best_over, curves_of, pairs_of, rank_changes, thresholds
 from gangsaw.spec.job import Job
 from gangsaw.spec.plan import Plan
@@ -326,3 +326,15 @@ def test_node_boundary_cuts_the_degree_that_a_tier_carries():
         assert ratio < pod.comm_over_compute[degree]
     ratios = list(node.comm_over_compute.values())
     assert ratios == sorted(ratios)
+
+
+def test_every_device_of_the_catalog_has_a_stand_in():
+    for node in list_nodes():
+        cluster = load_cluster(f"{node}:8064")
+        other = stand_in(node, cluster)
+        assert other is not None
+        assert load_cluster(f"{other}:8064").device.name != cluster.device.name
+    assert stand_in("b300", load_cluster("b300:64")) == "b200"
+    assert stand_in("mi355x", load_cluster("mi355x:64")) == "mi325x"
+    assert stand_in("aws-p5", load_cluster("aws-p5:64")) == "h800-sxm"
+    assert stand_in("my-cluster", load_cluster("h100-sxm:64")) is None

@@ -21,10 +21,11 @@ from gangsaw.cost.memory_doc import memory_state
 from gangsaw.cost.types import Strides
 from gangsaw.errors import InputError
 from gangsaw.jit import compiled
-from gangsaw.read.clusters import load_cluster
+from gangsaw.read.clusters import list_nodes, load_cluster
 from gangsaw.search.estimate import counts_of
 from gangsaw.search.parameters import Case, Objective, inner_tiers
 from gangsaw.spec.base import Document
+from gangsaw.spec.cluster import ClusterSpec, DeviceSpec
 from gangsaw.spec.job import Job
 from gangsaw.spec.plan import Plan
 
@@ -230,6 +231,43 @@ WITHDRAWN = {"h100-sxm": "h800-sxm", "h200-sxm": "h20-sxm", "a100-sxm-80g": "a10
 """What is bought where a device may not be: the export variant, or the one without its link."""
 
 
+def stand_in(node: str, cluster: ClusterSpec) -> str | None:
+    """The node bought where that of a cluster is withdrawn; None for a device not in the catalog.
+
+    The export variant where there is one; else the same vendor's strongest device that is neither
+    faster in bf16 nor, at the same speed, larger; else, for a vendor's slowest, whatever is nearest
+    to it in bf16. Variants of the same product, and of a device that has a node already, are out.
+    """
+    if node in WITHDRAWN:
+        return WITHDRAWN[node]
+    if node not in list_nodes():
+        return None
+    here, found = cluster.device, {cluster.device.name: (node, cluster)}
+    for name in list_nodes():
+        try:
+            other = load_cluster(f"{name}:{cluster.devices}")
+        except InputError:  # no whole number of its nodes
+            continue
+        if not (name.startswith(node) or node.startswith(name)):
+            found.setdefault(other.device.name, (name, other))
+    del found[here.name]
+
+    def rate(device: DeviceSpec) -> float:
+        peaks = device.peak_flops_per_s
+        return peaks.get("bf16", peaks.get("fp16", 1.0))
+
+    def size(item: tuple[str, ClusterSpec]) -> tuple[float, float, str]:
+        return rate(item[1].device), item[1].device.memory_bytes, item[0]
+
+    own = (rate(here), here.memory_bytes * 1.01)
+    same = [x for x in found.values() if x[1].device.vendor == here.vendor]
+    weaker = [x for x in same if size(x)[:2] < own]
+    if weaker:
+        return max(weaker, key=size)[0]
+    nearest = sorted(found.values(), key=lambda x: (abs(math.log(size(x)[0] / rate(here))), x[0]))
+    return nearest[0][0] if nearest else None
+
+
 def shocks(cases: Sequence[Case], objective: Objective = "cost") -> tuple[Shock, ...]:
     """Re-rank after: device withdrawn, its link cut, a price doubled, energy doubled.
 
@@ -260,7 +298,7 @@ def _worlds(home: Case) -> list[tuple[str, Callable[[Case], Case]]]:
     cluster = home.job.cluster
     worlds: list[tuple[str, Callable[[Case], Case]]] = [("as it is", lambda c: c)]
     node = cluster.name.partition(":")[0]
-    other = WITHDRAWN.get(node)
+    other = stand_in(node, cluster)
     if other:
         swapped = load_cluster(f"{other}:{cluster.devices}")
         worlds.append((f"{node} withdrawn, {other} instead", here(lambda c: _on(c, swapped))))
