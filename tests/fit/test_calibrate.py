@@ -229,3 +229,13 @@ def test_command_writes_a_site_that_estimate_reads(tmp_path):
     assert (code, out.count("measure ")) == (0, 2)
     code, _, err = run(["calibrate", str(runs), "--suggest", "2", "-o", str(site)])
     assert (code, err.count("\n")) == (2, 1)
+
+
+def test_steps_all_in_milliseconds_are_asked_about():
+    rows = [
+        {**r, "measured": {**r["measured"], "step_time_s": 1e3 * r["measured"]["step_time_s"]}}
+        for r in load_shipped("simumax-b200")[:3]
+    ]
+    found, clean = calibrate(rows), calibrate(load_shipped("simumax-b200")[:3])
+    assert any("is measured.step_time_s in seconds?" in note for note in found.site.notes)
+    assert not any("in seconds?" in n for n in clean.site.notes)

@@ -67,6 +67,8 @@ def test_zero_stands_for_what_is_not_used():
         ("plan", "dp", "many", "whole numbers"),
         ("model", "layers", -3, "whole numbers from 1"),
         ("hardware", "devices", float("inf"), "whole numbers from 1"),
+        ("measured", "peak_mem_gb", 6.9e10, "in GB"),
+        ("measured", "peak_mem_gb", 69_000, "in GB"),
     ],
 )
 def test_a_figure_that_cannot_be_is_named(part, key, value, legal):

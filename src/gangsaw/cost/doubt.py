@@ -80,6 +80,8 @@ Rows of one table may hide settings that differ between them; then each says les
 """
 LEAST_WEIGHT = 1e-5
 """Weight against the likeliest account below which an account of the rows is dropped."""
+MOST_ACCOUNTS = 300
+"""Likeliest accounts kept: a hundred rows have 20,204."""
 
 
 def _loadings() -> Array:
@@ -293,14 +295,11 @@ class Site:
                 prior = 0.5
             for log, account in _accounts_of(base, r, min(2, max(1, k - 1)), prior):
                 found.append((log + math.log(share), account._replace(scatter=scatter)))
-        best = max(log for log, _ in found)
-        weights = [math.exp(log - best) for log, _ in found]
-        total = sum(w for w in weights if w >= LEAST_WEIGHT)
-        return tuple(
-            account._replace(weight=w / total)
-            for w, (_, account) in zip(weights, found, strict=True)
-            if w >= LEAST_WEIGHT
-        )
+        found.sort(key=lambda item: -item[0])
+        weights = [math.exp(log - found[0][0]) for log, _ in found[:MOST_ACCOUNTS]]
+        kept = [(w, a) for w, (_, a) in zip(weights, found, strict=False) if w >= LEAST_WEIGHT]
+        total = sum(w for w, _ in kept)
+        return tuple(account._replace(weight=w / total) for w, account in kept)
 
     def bad_probability(self) -> list[float]:
         """Probability that each measured row is bad: a swapped column, a checkpoint in the step."""

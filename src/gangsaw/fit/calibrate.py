@@ -143,6 +143,12 @@ def calibrate(rows: Sequence[Row], gemm: SiteGemm | None = None) -> CalibrateRes
     notes = [] if len(stacks) == 1 else ["rows of several stacks: calibrate each apart"]
     if len(own) == 1 and abs(site.residuals[0]) > 0.15:
         notes.append("one row far from the prediction: measure a second before trusting it")
+    far = sum(abs(r) > math.log(SWAPPED) for r in site.residuals)
+    if far > 1 and 2 * far > len(own):
+        notes.append(
+            f"{far} of {len(own)} steps are more than {SWAPPED:g} times off:"
+            " is measured.step_time_s in seconds?"
+        )
     doc = SiteDoc(
         device=devices.most_common(1)[0][0],
         stack=stacks.most_common(1)[0][0],

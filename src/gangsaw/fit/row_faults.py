@@ -9,6 +9,8 @@ from typing import Any
 LONGEST_STEP_S = 1e6
 """A step of twelve days: beyond it the figure stands in another unit."""
 SHORTEST_STEP_S = 1e-6
+LARGEST_PEAK_GB = 2000.0
+"""Several times the memory of the largest device: beyond it the figure is in MB or bytes."""
 _LARGEST = 1e12
 _COUNTS = {
     "model": ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len", "experts"),
@@ -30,7 +32,7 @@ def fault_of(row: Mapping[str, Any]) -> str | None:
             if value is not None and not _is_count(value, key):
                 low = 1 if key in _NEVER_ZERO else 0
                 return f"{part}.{key}={value!r:.40} is no count. Legal: whole numbers from {low}"
-    return _shape(row) or _time(row.get("measured"))
+    return _shape(row) or _time(row.get("measured")) or _memory(row.get("measured"))
 
 
 def _is_count(value: object, key: str) -> bool:
@@ -65,4 +67,17 @@ def _time(measured: object) -> str | None:
     return (
         f"measured.step_time_s={value!r:.40} is no time of a step."
         f" Legal: {SHORTEST_STEP_S:g} to {LONGEST_STEP_S:g} seconds"
+    )
+
+
+def _memory(measured: object) -> str | None:
+    value = measured.get("peak_mem_gb") if isinstance(measured, Mapping) else None
+    if value is None:
+        return None
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number and 0.0 <= value <= LARGEST_PEAK_GB:
+        return None
+    return (
+        f"measured.peak_mem_gb={value!r:.40} is no memory of one device: in bytes or MB?"
+        f" Legal: 0 to {LARGEST_PEAK_GB:g}, in GB (mem_unit says GiB)"
     )
