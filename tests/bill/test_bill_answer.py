@@ -190,6 +190,12 @@ def test_wrong_flags_are_one_line(flags, words):
         ("--own", "price = 3\n", ["unknown keys price"]),
         ("--own", "life_years = 0\n", ["life_years=0"]),
         ("--own", "discount_frac = -0.1\n", ["discount_frac=-0.1"]),
+        ("--own", "devices_usd = 1e308\n", ["devices_usd=1e+308", "at most"]),
+        ("--run", "tokens = 1e300\n", ["tokens=1e+300", "at most"]),
+        ("--run", "tokens = 1e12\nstart_s = 1e300\n", ["start_s=1e+300"]),
+        ("--run", "tokens = 1e12\ncheckpoint_interval_s = 1e-300\n", ["at least 0.001"]),
+        ("--run", "tokens = 1e12\nstraggler_frac = 0.9999999\n", ["at most 0.99"]),
+        ("--facility-file", "[rent]\nusd_per_hour = 1e308\n", ["usd_per_hour=1e+308"]),
     ],
 )
 def test_wrong_files_are_one_line(tmp_path, name, body, words):

@@ -40,6 +40,28 @@ def test_document_text_and_page_agree(plans, tmp_path):
     assert html.count("<svg") == 1 and "src=" not in html and "href=" not in html
 
 
+def test_ranking_is_among_plans_that_fit(tmp_path):
+    """The fastest plan does not fit: neither draws nor shocks name it, and the text says why."""
+    cuts = {"big": "tp = 4\npp = 8\n", "deep": "tp = 8\npp = 4\n", "zero": "tp = 8\nzero = 3\n"}
+    for name, text in cuts.items():
+        (tmp_path / f"{name}.toml").write_text(text)
+    files = [str(tmp_path / f"{name}.toml") for name in cuts]
+    flags = ("--over", "inter-node-bandwidth", "--robust")
+    code, out, err = ask(files, *flags, "--json")
+    assert code == 0, err
+    answer = json.loads(out)
+    assert answer["fits"] == {"big": "no", "deep": "yes", "zero": "yes"}
+    assert {r["better_throughout"] for r in answer["pairs"] if "big" in r["plans"]} == {"big"}
+    assert answer["robustness"]["plans"] == ["deep", "zero"]
+    for shock in answer["shocks"]:
+        assert shock["order"][-1] == "big" and shock["fits"] == ["yes", "yes", "no"]
+        assert shock["objective"][2] < shock["objective"][0]
+    assert any("leave out big" in note for note in answer["notes"])
+    code, out, err = ask(files[:1] + files[2:], "--over", "inter-node-bandwidth")
+    assert code == 0, err
+    assert "does NOT fit in memory" in out and "big is faster throughout" in out
+
+
 def test_map_has_a_letter_for_each_cell(plans):
     code, out, err = ask(
         plans, "--over", "device-price", "--map", "failure-rate", "--objective", "cost"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import Literal
@@ -9,10 +10,10 @@ from typing import Literal
 from pydantic import Field
 
 from gangsaw.bill.compare import Comparison, compare
-from gangsaw.bill.finance import Ownership, owned_rates, ownership_of_book
+from gangsaw.bill.finance import Ownership, Renting, owned_rates, ownership_of_book
 from gangsaw.bill.invoice import step_bill
 from gangsaw.bill.power import SitePower, site_power
-from gangsaw.bill.rates import flat, rented
+from gangsaw.bill.rates import CAPITAL_OFFERS, flat, rented
 from gangsaw.bill.run import (
     Pricing,
     million_tokens_invoice,
@@ -28,7 +29,7 @@ from gangsaw.read.clusters import list_nodes, load_cluster
 from gangsaw.read.toml import validate
 from gangsaw.spec.base import Document
 from gangsaw.spec.cluster import ClusterSpec
-from gangsaw.spec.invoice import Invoice, Rates, RunTerms, StepUse
+from gangsaw.spec.invoice import Invoice, InvoiceLine, Rates, RunTerms, StepUse
 from gangsaw.spec.price import PriceBook
 from gangsaw.spec.result import BillDoc, MemoryDoc, PlanDoc
 
@@ -65,6 +66,9 @@ class BillAnswer(BillDoc):
     span: MoneySpan | None = Field(
         None, description="money of the last invoice within the ranges that its figures state"
     )
+    line_usd: tuple[tuple[float, float | None], ...] = Field(
+        (), description="each line of the last invoice at the two ends of `span`, in its order"
+    )
     against: tuple[Invoice, ...] = ()
     comparison: Comparison | None = None
 
@@ -76,6 +80,8 @@ class BillChoices:
     offer: str = ""
     owned: dict[str, float] | None = None
     terms: RunTerms | None = None
+    terms_at: Callable[[PriceBook], RunTerms | None] | None = None
+    """The terms under another book: those of them that come from it move with its ranges."""
     per: tuple[Per, ...] = ()
     today: date | None = None
     recover_frac: float = 0.01
@@ -190,18 +196,67 @@ def energy_of(
 
 def span_of(
     use: StepUse, cluster: ClusterSpec, book: PriceBook, choices: BillChoices, last: Invoice
-) -> MoneySpan | None:
-    """How far the last invoice moves within the ranges of the figures that it used."""
+) -> tuple[MoneySpan, tuple[Invoice, Invoice | None]] | None:
+    """How far the last invoice moves within the ranges of the figures that it used.
+
+    And that invoice with all of them at their cheaper end, and at their dearer one (None: the run
+    never ends there).
+    """
     per: dict[str, Per] = {p.replace("-", " "): p for p in PERS}
     # A cluster's own price was recognised as the book's: it moves with the book's range.
     offer = choices.offer or ("on-demand" if last.offer == "on-demand" else "")
     alone = replace(choices, per=(per[last.basis],), offer=offer)
 
-    def total_usd(moved: PriceBook) -> float:
+    def invoice(moved: PriceBook) -> Invoice:
         pricing = Pricing(rates_of(cluster, moved, alone), moved, choices.today)
-        return invoices_of(use, pricing, alone)[-1].usd
+        terms = alone.terms if alone.terms_at is None else alone.terms_at(moved)
+        return invoices_of(use, pricing, replace(alone, terms=terms))[-1]
 
-    return money_span(last.figures, book, total_usd)
+    span = money_span(last.figures, book, lambda moved: invoice(moved).usd)
+    if span is None:
+        return None
+    dearest = None if span.usd_high is None else invoice(span.book_at(book, dear=True))
+    return span, (invoice(span.book_at(book, dear=False)), dearest)
+
+
+def line_ends(
+    invoice: Invoice, ends: Sequence[Invoice | None]
+) -> tuple[tuple[float, float | None], ...]:
+    """Money of each line with all figures at their cheaper and at their dearer end."""
+
+    def key(x: InvoiceLine) -> tuple[str, ...]:
+        return x.phase, x.cause, x.stage, x.tier, x.item
+
+    cheap, dear = (None if e is None else {key(x): x.usd for x in e.lines} for e in ends)
+    return tuple(
+        (
+            0.0 if cheap is None else cheap.get(key(x), 0.0),
+            None if dear is None else dear.get(key(x), 0.0),
+        )
+        for x in invoice.lines
+    )
+
+
+def renting_of(cluster: ClusterSpec, book: PriceBook, choices: BillChoices) -> Renting:
+    """What renting costs against which owning is judged: the offer's hour, or the cluster's own.
+
+    Spot hours pay for preemptions at the book's rate, restarts and saves. Raises InputError where
+    there is no price.
+    """
+    offer = "" if choices.offer == OWNED or choices.owned is not None else choices.offer
+    rates = rates_of(cluster, book, replace(choices, offer=offer, owned=None))
+    stated: dict[str, object] = {"usd_per_hour": rates.usd_per_device_hour}
+    if offer.startswith(CAPITAL_OFFERS):
+        stated |= {"kind": "reserved", "term_months": 36.0 if offer.endswith("3y") else 12.0}
+    if offer.startswith("spot"):
+        nodes = cluster.devices / cluster.host.devices
+        stated |= {
+            "kind": "spot",
+            "preemptions_per_hour": nodes * book.value("spot.preemption.rate", "1/instance-hour"),
+            "restart_s": book.value("failure.restart.time", "s"),
+            "checkpoint_block_s": book.value("failure.checkpoint.block", "s"),
+        }
+    return validate(Renting, stated, "renting")
 
 
 def bill_answer(
@@ -220,6 +275,7 @@ def bill_answer(
     invoices = invoices_of(use, pricing, choices)
     last = invoices[-1]
     others = () if against is None else invoices_of(against, pricing, choices)
+    spread = span_of(use, cluster, book, choices, last)
     hour = last.usd / (last.device_s / 3600)
     step = step_bill(
         use.mean_cause_s(),
@@ -245,7 +301,8 @@ def bill_answer(
             last.wall_s,
             choices.fleet_devices,
         ),
-        span=span_of(use, cluster, book, choices, last),
+        span=None if spread is None else spread[0],
+        line_usd=() if spread is None else line_ends(last, spread[1]),
         against=others,
         comparison=compare(last, others[-1]) if others else None,
     )

@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from gangsaw.bill.goodput import daly_interval_s, expected_wall_s
 from gangsaw.errors import InputError
 from gangsaw.read.toml import validate
-from gangsaw.spec.base import Document, Frac, NonNegative, Positive
+from gangsaw.spec.base import Document, Frac, NonNegative, Positive, at_most
 from gangsaw.spec.invoice import RateItem, Rates
 from gangsaw.spec.price import PriceBook
 from gangsaw.units import HOUR_S
 
 RETROFIT_KEY = "facility.retrofit.site"
 """The user's own figure for power and cooling put into an existing building."""
+MAINTENANCE_KEY = "opex.maintenance.share"
 HOURS_PER_YEAR = 8766.0
 HOURS_PER_MONTH = HOURS_PER_YEAR / 12
+
+
+OWN_LIMITS = {
+    "devices_usd": 1e9, "fabric_usd": 1e9, "building_usd": 1e9, "life_years": 100.0,
+    "building_life_years": 1000.0, "residual_years": 100.0, "discount_frac": 10.0, "wall_w": 1e6,
+    "idle_wall_w": 1e6, "usd_per_kwh": 1e3, "maintenance_frac": 10.0, "staff_usd_per_year": 1e9,
+    "other_usd_per_hour": 1e6,
+}  # fmt: skip
+RENT_LIMITS = {
+    "usd_per_hour": 1e6, "term_months": 1200.0, "preemptions_per_hour": 1e6, "restart_s": 1e9,
+    "checkpoint_block_s": 1e9,
+}  # fmt: skip
+"""Of one device: beyond them stands the whole cluster's figure, or another unit."""
 
 
 class Ownership(Document):
@@ -42,6 +56,11 @@ class Ownership(Document):
     utilisation_frac: Frac = Field(1.0, description="hours used over hours owned")
     keys: tuple[str, ...] = ()
     not_billed: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        at_most(self, OWN_LIMITS)
+        return self
 
     def value_after(self, years: float) -> float:
         """Resale value of server and fabric: falls at one rate through the stated residual.
@@ -136,49 +155,52 @@ def ownership_of_book(
 
     Server price, network share of capital, building by watt, measured node power, PUE of a new
     site and industrial electricity. Staff and maintenance stand in only where the book has them;
-    else the bill says that it leaves them out. `node_w`: rated power of a node, where the cluster
+    else the bill says that it leaves them out. What is stated is not asked of the book, and
+    `keys` names only figures that were. `node_w`: rated power of a node, where the cluster
     states it and the book does not. Raises InputError for a device without figures.
     """
     server_key, power_key = f"device_price.{device}.server", f"power.node.{device}"
     # A retrofit has no public figure: it is the user's own, and stands in for a new building.
     building_key = RETROFIT_KEY if book.has(RETROFIT_KEY) else "facility.new-build.ai"
-    server = book.value(server_key, "USD/device")
-    share = book.value("network.capital.share", "frac")
-    rated_w = (book.value(power_key, "W") if node_w is None else node_w) / devices_per_node
-    network = 1 + book.value("power.network.share", "frac")
-    pue = book.value("pue.site.new", "ratio")
-    measured = book.value("power.measured.share", "frac")
-    idle = book.value("power.idle.share", "frac")
+    used: dict[str, None] = {}
+
+    def figure(key: str, unit: str) -> float:
+        used[key] = None
+        return book.value(key, unit)
+
+    def rated_w() -> float:
+        whole = figure(power_key, "W") if node_w is None else node_w
+        return whole / devices_per_node * (1 + figure("power.network.share", "frac"))
+
+    def drawn_w(share_key: str) -> float:
+        return rated_w() * figure(share_key, "frac") * figure("pue.site.new", "ratio")
+
+    def fabric_usd() -> float:
+        server = stated.get("devices_usd")
+        server = figure(server_key, "USD/device") if server is None else server
+        share = figure("network.capital.share", "frac")
+        return server * share / (1 - share)
+
     not_billed = []
-    staff = 0.0
     if not book.keys("staff") and "staff_usd_per_year" not in stated:
         not_billed.append("staff (no figure under staff.*)")
-    maintenance = 0.0
-    if book.has("opex.maintenance.share"):
-        maintenance = book.value("opex.maintenance.share", "frac")
-    elif "maintenance_frac" not in stated:
-        not_billed.append("maintenance (no figure opex.maintenance.share)")
-    fields: dict[str, object] = {
-        "devices_usd": server,
-        "fabric_usd": server * share / (1 - share),
-        "building_usd": rated_w * network * book.value(building_key, "USD/W"),
-        "life_years": book.value("depreciation.server.life", "years"),
-        "building_life_years": book.value("depreciation.building.life", "years"),
-        "residual_frac": book.value("residual.server.3y", "frac"),
-        "wall_w": rated_w * measured * network * pue,
-        "idle_wall_w": rated_w * idle * network * pue,
-        "usd_per_kwh": book.value("electricity.us.industrial", "USD/kWh"),
-        "staff_usd_per_year": staff,
-        "maintenance_frac": maintenance,
-        "keys": (
-            server_key, "network.capital.share", building_key,
-            *(() if node_w is not None else (power_key,)),
-            "power.network.share", "power.measured.share", "power.idle.share", "pue.site.new",
-            "electricity.us.industrial", "depreciation.server.life", "depreciation.building.life",
-            "residual.server.3y",
-        ),
-        "not_billed": tuple(not_billed),
-    }  # fmt: skip
+    upkeep = book.has(MAINTENANCE_KEY)
+    if not upkeep and "maintenance_frac" not in stated:
+        not_billed.append(f"maintenance (no figure {MAINTENANCE_KEY})")
+    made: dict[str, Callable[[], float]] = {
+        "devices_usd": lambda: figure(server_key, "USD/device"),
+        "fabric_usd": fabric_usd,
+        "building_usd": lambda: rated_w() * figure(building_key, "USD/W"),
+        "life_years": lambda: figure("depreciation.server.life", "years"),
+        "building_life_years": lambda: figure("depreciation.building.life", "years"),
+        "residual_frac": lambda: figure("residual.server.3y", "frac"),
+        "wall_w": lambda: drawn_w("power.measured.share"),
+        "idle_wall_w": lambda: drawn_w("power.idle.share"),
+        "usd_per_kwh": lambda: figure("electricity.us.industrial", "USD/kWh"),
+        "maintenance_frac": lambda: figure(MAINTENANCE_KEY, "frac") if upkeep else 0.0,
+    }
+    fields: dict[str, object] = {n: make() for n, make in made.items() if n not in stated}
+    fields |= {"keys": tuple(used), "not_billed": tuple(not_billed)}
     return validate(Ownership, {**fields, **stated}, "figures of owned devices")
 
 
@@ -191,6 +213,11 @@ class Renting(Document):
     preemptions_per_hour: NonNegative = Field(0.0, description="of the whole job (spot)")
     restart_s: NonNegative = 0.0
     checkpoint_block_s: NonNegative = 0.0
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        at_most(self, RENT_LIMITS)
+        return self
 
     def usd_per_work_hour(self) -> float:
         """Money for an hour of work that counts: spot pays for saves, restarts and lost work."""

@@ -43,7 +43,7 @@ Slot = tuple[str, str, str, str]
 
 @dataclass(frozen=True)
 class Service:
-    """Money of a run that is no device-hour: storage, egress, staff."""
+    """Money of a run that is no device-hour: storage, egress, staff, network operation."""
 
     item: str
     spending: Spending
@@ -182,7 +182,18 @@ def run_services(account: Account, terms: RunTerms, pricing: Pricing) -> tuple[S
     for key in book.keys("staff"):
         usd = book.value(key, "USD/year") * account.wall_s / YEAR_S
         services.append(Service("staff", "operating", usd, (key,)))
+    effort = fabric_effort(pricing)
+    if len(effort) == 1:
+        usd = book.value(effort[0], "USD/year") * account.wall_s / YEAR_S
+        services.append(Service("network operation", "operating", usd, effort))
     return tuple(services)
+
+
+def fabric_effort(pricing: Pricing) -> tuple[str, ...]:
+    """Figures of running a fabric that an owner bears; whoever rents pays it with the hour."""
+    if not any(item.item == "fabric" for item in pricing.rates.items):
+        return ()
+    return tuple(pricing.book.keys("network.opex"))
 
 
 def make_invoice(
@@ -262,6 +273,11 @@ def _not_billed(pricing: Pricing, services: Sequence[Service]) -> tuple[str, ...
         known = bool(pricing.book.keys("staff"))
         why = "billed by time: a run or a month" if known else "no figure under staff.*"
         missing = [m for m in missing if not m.startswith("staff")] + [f"staff ({why})"]
+    effort = fabric_effort(pricing)
+    if len(effort) > 1:
+        missing.append(f"running the network (one of {', '.join(effort)} counts, not both)")
+    elif effort and not any(s.item == "network operation" for s in services):
+        missing.append("running the network (billed by time: a run or a month)")
     return tuple(dict.fromkeys(missing))
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from gangsaw.bill.answer import BillAnswer, BillChoices
     from gangsaw.search.site import FullBill
-    from gangsaw.spec.invoice import StepUse
+    from gangsaw.spec.invoice import RunTerms, StepUse
     from gangsaw.spec.job import Job
     from gangsaw.spec.plan import Plan
     from gangsaw.spec.price import PriceBook
@@ -115,11 +115,11 @@ def command(
         memory=result.memory,
         against=_second(flags.against, job) if flags.against else None,
     )
-    answer = _with_site(answer, flags, book, job)
+    answer = _with_site(answer, flags, book, (job, choices))
     if target_csv:
         from gangsaw.report.invoice import invoice_csv
 
-        files.put(target_csv, invoice_csv(answer.invoices[-1]))
+        files.put(target_csv, invoice_csv(answer.invoices[-1], answer.line_usd))
         screen.note(f"wrote {target_csv}")
     if target_html:
         files.put(target_html, _page(answer))
@@ -185,9 +185,12 @@ def _choices(flags: BillFlags, book: PriceBook, job: Job) -> BillChoices:
     stated = (
         files.read_stated(flags.run, "terms of the run, as tokens = 15e12") if flags.run else {}
     )
-    terms = terms_with(book, job.recipe.tokens, float(job.model.params()), stated)
     offer = (flags.offer or "").strip()
-    terms = terms_of_offer(terms, offer, book, job.cluster)
+
+    def terms_at(at: PriceBook) -> RunTerms | None:
+        terms = terms_with(at, job.recipe.tokens, float(job.model.params()), stated)
+        return terms_of_offer(terms, offer, at, job.cluster)
+
     points = values.real("--recover", flags.recover, 1e-3, 100.0) if flags.recover else 1.0
     return BillChoices(
         recover_frac=points / 100.0,
@@ -196,18 +199,22 @@ def _choices(flags: BillFlags, book: PriceBook, job: Job) -> BillChoices:
         owned=files.read_stated(flags.own, "what is owned, as devices_usd = 32000.0")
         if flags.own
         else None,
-        terms=terms,
+        terms=terms_at(book),
+        terms_at=terms_at,
         per=tuple(dict.fromkeys(per)),
     )
 
 
-def _with_site(answer: BillAnswer, flags: BillFlags, book: PriceBook, job: Job) -> FullBill:
+def _with_site(
+    answer: BillAnswer, flags: BillFlags, book: PriceBook, asked: tuple[Job, BillChoices]
+) -> FullBill:
     """The answer with the site and the batch sweep, where they are asked for."""
     from gangsaw.cli.threshold import money_of
     from gangsaw.read.toml import shown, validate
     from gangsaw.search.parameters import Case
     from gangsaw.search.site import Facility, FullBill, batch_sweep, site_answer
 
+    job, choices = asked
     site = sweep = None
     wanted = flags.facility or flags.facility_file is not None
     if (wanted or flags.batches) and answer.plan is not None:
@@ -217,7 +224,7 @@ def _with_site(answer: BillAnswer, flags: BillFlags, book: PriceBook, job: Job) 
         if flags.facility_file:
             stated = files.read_stated(flags.facility_file, "a site, as oversubscription = 2.0")
         facility = validate(Facility, stated, shown(flags.facility_file or "facility"))
-        site = site_answer(case, book, facility) if wanted else None
+        site = site_answer(case, book, facility, choices) if wanted else None
         if flags.batches:
             if answer.terms is None:
                 raise InputError("--batches needs the run's tokens: --tokens 15T")

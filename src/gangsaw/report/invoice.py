@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections.abc import Sequence
 from html import escape
 
 from gangsaw.bill.answer import BillAnswer
@@ -152,17 +153,20 @@ def _wrapped(line: str, width: int = 100) -> list[str]:
     return out
 
 
-def invoice_csv(invoice: Invoice) -> str:
-    """Every line with all its tags, full precision; a spreadsheet's sums equal the totals."""
+def invoice_csv(invoice: Invoice, line_usd: Sequence[tuple[float, float | None]] = ()) -> str:
+    """Every line with all its tags, full precision; a spreadsheet's sums equal the totals.
+
+    `line_usd`: each line with all figures at their cheaper and dearer end, as two more columns.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(
-        ["phase", "cause", "stage", "tier", "item", "spending", "device_s", "device_h", "usd"]
-    )
-    for x in invoice.lines:
+    head = ["phase", "cause", "stage", "tier", "item", "spending", "device_s", "device_h", "usd"]
+    writer.writerow(head + (["usd_low", "usd_high"] if line_usd else []))
+    for i, x in enumerate(invoice.lines):
+        ends = ["" if u is None else repr(u) for u in line_usd[i]] if line_usd else []
         writer.writerow(
             [x.phase, x.cause, x.stage, x.tier, x.item, x.spending, repr(x.device_s),
-             repr(x.device_s / HOUR_S), repr(x.usd)]
+             repr(x.device_s / HOUR_S), repr(x.usd), *ends]
         )  # fmt: skip
     return out.getvalue()
 
@@ -298,16 +302,21 @@ SHOWN_SPANS = 5
 """Ranges that are listed, widest first; all are in the JSON."""
 
 
+def _end(usd: float | None) -> str:
+    """Money at the end of a range."""
+    return "no end of the run" if usd is None else format_usd(usd)
+
+
 def span_lines(span: MoneySpan) -> list[str]:
     """Money within the ranges that sources give, and which of them move it most."""
     lines = [
-        f"within the stated ranges of prices: {format_usd(span.usd_low)} to"
-        f" {format_usd(span.usd_high)}, if all lie at one end"
+        f"within the stated ranges of its figures: {format_usd(span.usd_low)} to"
+        f" {_end(span.usd_high)}, if all lie at one end"
     ]
     for f in span.figures[:SHOWN_SPANS]:
         lines.append(
             f"{f.key} {significant(f.low)} to {significant(f.high)} {f.unit}:"
-            f" {format_usd(f.usd_at_low)} to {format_usd(f.usd_at_high)}"
+            f" {_end(f.usd_at_low)} to {_end(f.usd_at_high)}"
         )
     if len(span.figures) > SHOWN_SPANS:
         lines.append(f"{len(span.figures) - SHOWN_SPANS} more ranges move less: --json")

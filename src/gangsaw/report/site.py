@@ -144,7 +144,7 @@ def _own_lines(a: SiteAnswer) -> list[str]:
     months = o.curve[-1].month
     use = o.utilisation_at_parity_frac
     need = "at no use" if use is None else f"above {format_frac(use)} use"
-    return wrapped(
+    said = wrapped(
         f"own or rent, a device: breaks even {even} in cash, {resale} with the resale value"
         f" counted; after 12 months owned"
         f" {format_usd(o.month_12.owned_usd)} (resale deducted), rented"
@@ -152,6 +152,26 @@ def _own_lines(a: SiteAnswer) -> list[str]:
         f" {format_usd(o.rent_at_parity_usd)} an hour, or pays {need}, or a server under"
         f" {format_usd(o.price_at_parity_usd)}",
         "",
+    )
+    return said + _end_lines(a)
+
+
+def _end_lines(a: SiteAnswer) -> list[str]:
+    """The same at both ends of the ranges of what owning costs."""
+    if a.own_ends is None:
+        return []
+    ends = (a.own_ends.cheap, a.own_ends.dear)
+    months = [
+        "not within the horizon" if m is None else f"month {m:.0f}"
+        for m in (e.break_even_cash_month for e in ends)
+    ]
+    year = [format_usd(e.month_12.owned_usd) for e in ends]
+    rent = [format_usd(e.rent_at_parity_usd) for e in ends]
+    return wrapped(
+        "with every figure of owning at its cheaper end, and at its dearer one: even in cash"
+        f" {months[0]}, {months[1]}; after 12 months owned {year[0]}, {year[1]}; needs a rent above"
+        f" {rent[0]}, {rent[1]} an hour; {a.own_ends.figures[0]} moves it most",
+        "  ",
     )
 
 

@@ -51,13 +51,18 @@ def _objective(objective: str) -> Callable[[float], str]:
     return format_s if objective == "time" else format_usd
 
 
+_MEMORY = {"risky": "; may not fit in memory", "no": "; does NOT fit in memory"}
+"""What is said of a plan that does not surely fit."""
+
+
 def plans_text(answer: ThresholdAnswer) -> str:
     """What each name stands for."""
     out = []
     for name, plan in answer.plans.items():
         there = answer.clusters.get(name)
         on = f" on {there}" if there else ""
-        out += wrapped(f"{name}: {words.in_words(plan)}{on}", "")
+        memory = _MEMORY.get(answer.fits.get(name, "yes"), "")
+        out += wrapped(f"{name}: {words.in_words(plan)}{on}{memory}", "")
     return "\n".join(out)
 
 
@@ -97,6 +102,11 @@ def _other(r: ThresholdResult) -> str:
     return r.plans[0] if r.better_throughout == r.plans[1] else r.plans[1]
 
 
+def _better(r: ThresholdResult) -> str:
+    """What being better means: the objective alone, whether or not a plan fits."""
+    return "faster" if r.objective == "time" else "cheaper"
+
+
 def pair_text(r: ThresholdResult) -> str:
     """The crossings of one pair of plans."""
     write = _objective(r.objective)
@@ -107,7 +117,7 @@ def pair_text(r: ThresholdResult) -> str:
         + (f"; now {shown(r.now, r.unit)}" if r.now else ""),
     ]
     if r.better_throughout:
-        out.append(f"  no crossing: {r.better_throughout} is better throughout")
+        out.append(f"  no crossing: {r.better_throughout} is {_better(r)} throughout")
     for c in r.crossings:
         times = f" ({significant(c.value / r.now)} x now)" if r.now else ""
         out += wrapped(
@@ -162,6 +172,8 @@ def shocks_text(rows: tuple[Shock, ...]) -> str:
     out = ["after a shock, by money a million tokens:"]
     for s in rows:
         best = f"{s.order[0]} at {format_usd(s.objective[0])}" if s.order else "no plan is legal"
+        if s.fits and s.fits[0] != "yes":
+            best += " (may not fit)" if s.fits[0] == "risky" else " (none fits)"
         out.append(f"  {s.name:<44}{best}{'  (another plan)' if s.best_changes else ''}")
     return "\n".join(out)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from pydantic import Field
 
@@ -12,9 +13,12 @@ from gangsaw.search.line import legal_grid, range_of
 from gangsaw.search.parameters import Case, Objective, Parameter
 from gangsaw.search.phase import PhaseResult, phase
 from gangsaw.search.robust import (
+    FITS,
     Robustness,
     Shock,
     TierCarries,
+    grade_of,
+    rankable,
     robustness,
     shocks,
     tier_carries,
@@ -42,6 +46,9 @@ class ThresholdAnswer(Document):
     plans: dict[str, PlanDoc]
     clusters: dict[str, str] = Field(
         default_factory=dict, description="of plans on another cluster, by name"
+    )
+    fits: dict[str, Literal["yes", "risky", "no"]] = Field(
+        default_factory=dict, description="memory at the present values, by name"
     )
     best: tuple[Stretch, ...] = Field((), description="which plan of the list is best where")
     pairs: tuple[ThresholdResult, ...] = Field(
@@ -95,10 +102,7 @@ def threshold_answer(cases: Sequence[Case], asked: Question) -> ThresholdAnswer:
             legal_grid(cases, asked.over, low, high, asked.points),
             legal_grid(cases, asked.against, below, above, asked.points),
         )
-    notes = () if rank_changes(asked.over, cases) else (
-        f"{asked.over.name} moves all plans on one cluster alike, so their order cannot change;"
-        " compare with a plan on another cluster: PLAN@CLUSTER",
-    )  # fmt: skip
+    ranked = rankable(cases) if asked.robust else ()
     return ThresholdAnswer(
         model=home.job.model.name,
         cluster=f"{home.job.cluster.name}:{home.job.cluster.devices}",
@@ -106,11 +110,40 @@ def threshold_answer(cases: Sequence[Case], asked: Question) -> ThresholdAnswer:
         clusters={
             c.name: f"{c.job.cluster.name}:{c.job.cluster.devices}" for c in cases if c.elsewhere
         },
+        fits=_fits(cases),
         best=best_over(curves, pairs),
         pairs=pairs,
         phase=found,
-        robustness=robustness(cases, asked.objective, seed=asked.seed) if asked.robust else None,
+        robustness=robustness(ranked, asked.objective, seed=asked.seed) if asked.robust else None,
         shocks=shocks(cases) if asked.robust else (),
         tiers=tier_carries(home.job),
-        notes=notes,
+        notes=_notes(cases, ranked, asked),
     )
+
+
+def _fits(cases: Sequence[Case]) -> dict[str, Literal["yes", "risky", "no"]]:
+    """Whether each plan fits at the present values; one that is not legal now is left out."""
+    found: dict[str, Literal["yes", "risky", "no"]] = {}
+    for case in cases:
+        try:
+            found[case.name] = FITS[grade_of(case)]
+        except InputError:
+            continue
+    return found
+
+
+def _notes(cases: Sequence[Case], ranked: Sequence[Case], asked: Question) -> tuple[str, ...]:
+    """What a reader must know before the ranking."""
+    notes = []
+    if not rank_changes(asked.over, cases):
+        notes.append(
+            f"{asked.over.name} moves all plans on one cluster alike, so their order cannot change;"
+            " compare with a plan on another cluster: PLAN@CLUSTER"
+        )
+    left = [c.name for c in cases if c not in ranked]
+    if asked.robust and left:
+        notes.append(
+            f"the draws leave out {', '.join(left)}: {'it fits' if len(left) == 1 else 'they fit'}"
+            " less surely than the others"
+        )
+    return tuple(notes)

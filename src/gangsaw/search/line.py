@@ -115,6 +115,11 @@ def fit_of(peak_bytes: float, case: Case) -> int | None:
     return RISKY if peak_bytes <= capacity else None
 
 
+def fit_now(case: Case) -> int | None:
+    """SURE, RISKY or None of a case as it is. Raises InputError where it is not legal."""
+    return fit_of(ready(case).peak_bytes(), case)
+
+
 def step_row(case: Case, x: Parameter, values: Sequence[float], fast: bool = False) -> list[float]:
     """Step seconds along a rate of the hardware: lowered once, one number changed a value."""
     at = ready(case, fast)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ from gangsaw.errors import InputError
 from gangsaw.jit import compiled
 from gangsaw.read.clusters import list_nodes, load_cluster
 from gangsaw.search.estimate import counts_of
+from gangsaw.search.line import fit_now
 from gangsaw.search.parameters import Case, Objective, inner_tiers
 from gangsaw.spec.base import Document
 from gangsaw.spec.cluster import ClusterSpec, DeviceSpec
@@ -222,9 +224,35 @@ class Shock(Document):
     """A change of the world, and the order of the plans after it, best first."""
 
     name: str
-    order: tuple[str, ...]
+    order: tuple[str, ...] = Field(
+        description="those that surely fit before those that may, and these before the others"
+    )
     objective: tuple[float, ...]
+    fits: tuple[Literal["yes", "risky", "no"], ...] = Field((), description="in the same order")
     best_changes: bool
+
+
+FITS: tuple[Literal["yes", "risky", "no"], ...] = ("yes", "risky", "no")
+"""Words of the grades of `grade_of`."""
+
+
+def grade_of(case: Case) -> int:
+    """0: surely fits, 1: may fit, 2: does not. Raises InputError where it is not legal."""
+    fit = fit_now(case)
+    return len(FITS) - 1 if fit is None else fit
+
+
+def rankable(cases: Sequence[Case]) -> tuple[Case, ...]:
+    """The plans among which a ranking makes sense: two or more that surely fit, or that may.
+
+    All of them where fewer than two fit: the ranking then leaves memory aside.
+    """
+    grades = [grade_of(c) for c in cases]
+    for worst in range(len(FITS) - 1):
+        some = tuple(c for c, g in zip(cases, grades, strict=True) if g <= worst)
+        if len(some) > 1:
+            return some
+    return tuple(cases)
 
 
 WITHDRAWN = {"h100-sxm": "h800-sxm", "h200-sxm": "h20-sxm", "a100-sxm-80g": "a100-pcie-80g"}
@@ -278,14 +306,21 @@ def shocks(cases: Sequence[Case], objective: Objective = "cost") -> tuple[Shock,
         ranked = []
         for case in cases:
             try:
-                ranked.append((change(case).value(objective), case.name))
+                moved = change(case)
+                ranked.append((grade_of(moved), moved.value(objective), case.name))
             except InputError:
                 continue
         ranked.sort()
-        order = tuple(n for _, n in ranked)
-        changes = bool(out) and order[:1] != out[0].order[:1]
-        values = tuple(v for v, _ in ranked)
-        out.append(Shock(name=name, order=order, objective=values, best_changes=changes))
+        order = tuple(n for _, _, n in ranked)
+        out.append(
+            Shock(
+                name=name,
+                order=order,
+                objective=tuple(v for _, v, _ in ranked),
+                fits=tuple(FITS[g] for g, _, _ in ranked),
+                best_changes=bool(out) and order[:1] != out[0].order[:1],
+            )
+        )
     return tuple(out)
 
 

@@ -9,7 +9,14 @@ from typing import Literal
 
 from pydantic import Field
 
-from gangsaw.bill.answer import BillAnswer, book_name, owning, power_of
+from gangsaw.bill.answer import (
+    BillAnswer,
+    BillChoices,
+    book_name,
+    owning,
+    power_of,
+    renting_of,
+)
 from gangsaw.bill.fabric import (
     FabricParts,
     FabricPlan,
@@ -37,6 +44,7 @@ from gangsaw.bill.power import (
     cheapest_cap,
     floor_plan,
 )
+from gangsaw.bill.spread import money_span
 from gangsaw.bill.tokens import BatchSweep, critical_batch, sweep_to_target
 from gangsaw.errors import InputError
 from gangsaw.read.parts import optic_part, parts, switch_part
@@ -44,6 +52,7 @@ from gangsaw.search.estimate import estimate
 from gangsaw.search.parameters import Case, domain_of, inner_tiers, link_parameter, parameter
 from gangsaw.search.scorecard import SLACK_FRAC, needed_bandwidth
 from gangsaw.spec.base import Document, Frac
+from gangsaw.spec.cluster import ClusterSpec
 from gangsaw.spec.price import PriceBook
 from gangsaw.units import HOUR_S
 
@@ -156,6 +165,7 @@ class Facility(Document):
 
 
 NO_LIMITS = Facility()
+NO_CHOICES = BillChoices()
 
 
 class Caps(Document):
@@ -165,6 +175,14 @@ class Caps(Document):
     uncapped: CapPoint
     points: tuple[CapPoint, ...]
     basis: str = Field(description="what a device-hour without energy is taken to cost")
+
+
+class OwnEnds(Document):
+    """Owning against renting with every figure of owning at its cheaper, and its dearer end."""
+
+    cheap: OwnOrRent
+    dear: OwnOrRent
+    figures: tuple[str, ...] = Field(description="with a range, the one that moves most first")
 
 
 class SiteAnswer(Document):
@@ -179,14 +197,23 @@ class SiteAnswer(Document):
     switch: str
     caps: Caps | None = Field(description="None: the power of a node is not known")
     own_or_rent: OwnOrRent | None
+    own_ends: OwnEnds | None = None
     own_note: str = ""
     host: HostCheck | None = None
     figures: tuple[str, ...]
     stale: tuple[str, ...] = Field((), description="of `figures`, those older than a year")
 
 
-def site_answer(case: Case, book: PriceBook, facility: Facility = NO_LIMITS) -> SiteAnswer:
-    """Everything around a plan, from the facility and the book. Parts without figures say so."""
+def site_answer(
+    case: Case,
+    book: PriceBook,
+    facility: Facility = NO_LIMITS,
+    choices: BillChoices = NO_CHOICES,
+) -> SiteAnswer:
+    """Everything around a plan, from the facility and the book. Parts without figures say so.
+
+    Of `choices` count what is owned and the offer that owning is judged against.
+    """
     cluster = case.job.cluster
     power, power_note = None, ""
     try:
@@ -204,11 +231,12 @@ def site_answer(case: Case, book: PriceBook, facility: Facility = NO_LIMITS) -> 
     except InputError as error:
         floor_note = str(error)
     fabric, fabric_note, chosen = _fabric(case, book, facility)
-    ownership, own_note, own = None, "", None
+    ownership, own_note, own, ends = None, "", None, None
     try:
-        own = owning(cluster, book)
-        rent = facility.rent or Renting(usd_per_hour=case.money.usd_per_device_hour)
+        own = owning(cluster, book, **(choices.owned or {}))
+        rent = facility.rent or renting_of(cluster, book, choices)
         ownership = own_or_rent(own, rent, facility.horizon_months, facility.use_by_month)
+        ends = ownership_ends(cluster, book, facility, choices)
     except (InputError, ValueError) as error:
         own_note = str(error).splitlines()[0]
     keys = (power.keys if power is not None else (), own.keys if own is not None else ())
@@ -223,10 +251,32 @@ def site_answer(case: Case, book: PriceBook, facility: Facility = NO_LIMITS) -> 
         switch=chosen,
         caps=None if power is None else _caps(case, book, own, power),
         own_or_rent=ownership,
+        own_ends=ends,
         own_note=own_note,
         host=_host(case, facility),
         figures=figures,
         stale=book.stale(date.today(), figures),
+    )
+
+
+def ownership_ends(
+    cluster: ClusterSpec, book: PriceBook, facility: Facility, choices: BillChoices
+) -> OwnEnds | None:
+    """Own or rent at both ends of the ranges of owning; the rent stays. None without a range."""
+    rent = facility.rent or renting_of(cluster, book, choices)
+
+    def at(moved: PriceBook) -> OwnOrRent:
+        own = owning(cluster, moved, **(choices.owned or {}))
+        return own_or_rent(own, rent, facility.horizon_months, facility.use_by_month)
+
+    keys = owning(cluster, book, **(choices.owned or {})).keys
+    span = money_span(keys, book, lambda moved: at(moved).curve[-1].owned_usd)
+    if span is None:
+        return None
+    return OwnEnds(
+        cheap=at(span.book_at(book, dear=False)),
+        dear=at(span.book_at(book, dear=True)),
+        figures=tuple(f.key for f in span.figures),
     )
 
 

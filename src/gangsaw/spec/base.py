@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -18,6 +19,14 @@ class Document(BaseModel):
     """A frozen document; a key that no field reads is an error and never a guess."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+def at_most(document: BaseModel, limits: Mapping[str, float]) -> None:
+    """Raise ValueError where a field passes its limit: beyond it stands another unit, or a slip."""
+    for name, most in limits.items():
+        value = getattr(document, name)
+        if value is not None and value > most:
+            raise ValueError(f"{name}={value!r}: at most {most:g}")
 
 
 class Sourced(Document):

@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from gangsaw.spec.base import CountOrZero, Document, Frac, NonNegative, Positive
+from gangsaw.spec.base import CountOrZero, Document, Frac, NonNegative, Positive, at_most
 from gangsaw.spec.result import CAUSES, IDLE_CAUSES
 
 Spending = Literal["capital", "operating"]
@@ -102,6 +102,14 @@ class InvoiceLine(Document):
     usd: float
 
 
+RUN_LIMITS = {
+    "tokens": 1e18, "start_s": 1e9, "eval_tokens": 1e15, "device_mtbf_h": 1e12, "restart_s": 1e9,
+    "checkpoint_block_s": 1e9, "checkpoint_interval_s": 1e9, "checkpoint_bytes": 1e18,
+    "checkpoints_kept": 1e9, "straggler_frac": 0.99,
+}  # fmt: skip
+"""No run is longer, larger or slower."""
+
+
 class RunTerms(Document):
     """What a whole run adds to its steps. Zero or None leaves a part out."""
 
@@ -135,6 +143,11 @@ class RunTerms(Document):
             )
         if self.straggler_frac >= 1:
             raise ValueError(f"straggler_frac={self.straggler_frac!r}: below 1")
+        at_most(self, RUN_LIMITS)
+        if self.checkpoint_interval_s is not None and self.checkpoint_interval_s < 1e-3:
+            raise ValueError(
+                f"checkpoint_interval_s={self.checkpoint_interval_s!r}: at least 0.001"
+            )
         return self
 
 
