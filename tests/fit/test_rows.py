@@ -68,6 +68,25 @@ def test_fused_norm_kernel_keeps_less():
     assert fused.time.traffic_factor <= plain.time.traffic_factor
 
 
+def test_arguments_left_off_change_what_is_kept():
+    def memory(**plan):
+        r = row(plan__framework="Megatron-LM 7e6a045a2a", hardware__device="h100-sxm")
+        r["plan"].update(plan)
+        (found,) = stacks_of(r, [])
+        return found[0].memory
+
+    plain, loss = memory(), memory(cross_entropy_fusion=False)
+    assert loss.logit_bytes == 3.0 * plain.logit_bytes
+    assert not plain.dropout
+    assert memory(hidden_dropout=0.1).dropout
+    assert not memory(hidden_dropout=0.0, cross_entropy_fusion=False).dropout
+    assert memory(hidden_dropout="none").dropout == plain.dropout
+    assert plain.wgrad_dummy
+    assert not memory(gradient_accumulation_fusion=False).wgrad_dummy
+    # A fused softmax keeps one 16-bit score; with dropout a mask and the kept score beside it.
+    assert memory(flash_attention=False).unfused_score_bytes == 2.0
+
+
 def test_overlap_off_exposes_everything():
     r = row(plan__framework="Megatron-LM + TE", plan__overlap="all TP/PP/grad overlap off")
     time = stacks_of(r, [])[0][0].time

@@ -73,6 +73,8 @@ def stack_name(row: Row) -> str:
     if "megatron" in text:
         family = device_family(str(row["hardware"].get("device", "")))
         if family not in ("a100", "v100") or row["plan"].get("flash_attention"):
+            if row["plan"].get("cross_entropy_fusion") is False and not is_fp8(row):
+                return "megatron-core-unfused-ce"
             return "megatron-core-te-fp8" if is_fp8(row) else "megatron-core-te"
         old = any(mark in text for mark in ("20.1", "21.", "2021", "2020", "v2."))
         return "megatron-lm-2021" if old else "megatron-lm-2022-sp"
@@ -142,11 +144,12 @@ def _torchtitan(row: Row, assumed: list[str]) -> list[tuple[StackProfile, float]
 def _score_bytes(stack: StackProfile, kernel: str) -> float:
     """Bytes a score that unfused attention keeps: 5 with dropout (arXiv:2205.05198, section 4).
 
-    Without dropout a fused softmax keeps its 16-bit output, eager modules an fp32 one beside it.
+    Without dropout a fused softmax (Megatron's, and Transformer Engine's unfused attention, which
+    calls the same kernel) keeps its 16-bit output, eager modules an fp32 one beside it.
     """
     if stack.memory.dropout:
         return 5.0
-    if "megatron" in kernel:
+    if "megatron" in kernel or stack.name.startswith("megatron-core"):
         return 2.0
     return 6.0 if "torch" in kernel else 4.0
 
@@ -180,6 +183,12 @@ def adjusted(stack: StackProfile, row: Row) -> StackProfile:
             dp_overlap_forward_frac=0.0, ep_exposed_frac=1.0, sp_regather_exposed_frac=1.0,
             pp_exposed_frac=max(1.0, stack.time.pp_exposed_frac),
         )  # fmt: skip
+    dropout = row["plan"].get("hidden_dropout")
+    if isinstance(dropout, int | float):
+        memory["dropout"] = dropout > 0.0
+    if row["plan"].get("gradient_accumulation_fusion") is False:
+        # Transformer Engine's cached dummy gradients belong to the fusion.
+        memory["wgrad_dummy"] = False
     if not time and not memory:
         return stack
     return stack.model_copy(
