@@ -203,6 +203,22 @@ def test_an_interrupted_measurement_goes_on(measured):
     assert not list(out.glob("probe-*.bin"))
 
 
+def test_a_layer_keeps_what_a_hand_count_says_at_each_tp(measured):
+    """fp32 tensors that autograd needs, tensor by tensor; norms and inputs cut along the sequence."""
+    out, cfg, _ = measured
+    kind, s = cfg.model.kinds[0], cfg.seq_len
+    a, hidden = kind.attention, kind.hidden
+    rows = [r for r in read_results(out).values() if r["kind"] == "layer" and r["backward"]]
+    assert {r["tp"] for r in rows} == {1, 2}
+    for row in rows:
+        tp = row["tp"]
+        norms = 2 * (2 * s * hidden + s) // tp
+        gathered = 2 * s * hidden
+        heads = s * (2 * a.heads + 2 * a.kv_heads) * a.head_dim // tp + s * a.heads // tp
+        mlp = 4 * s * kind.mlp.ffn // tp
+        assert row["kept_bytes"] == 4 * (norms + gathered + heads + mlp)
+
+
 def test_an_unfinished_measurement_gives_no_cluster(tmp_path):
     (tmp_path / RESULTS).write_text(json.dumps({"key": "x", "kind": "gemm"}) + "\n")
     with pytest.raises(RunFailedError, match="not finished"):

@@ -21,6 +21,7 @@ from torch.distributed.tensor.parallel import parallelize_module
 
 from gangsaw.run.model import Block, BuildOptions, rotary_table
 from gangsaw.run.parallel import DTYPES, block_styles
+from gangsaw.run.record import saved_tensors
 from gangsaw.spec.model import ModelSpec
 
 Probe = dict[str, Any]
@@ -94,8 +95,8 @@ def _attention(bench: Bench, probe: Probe) -> Action:
     return run
 
 
-def _layer(bench: Bench, probe: Probe) -> Action:
-    """One transformer layer at a TP size, forward or forward and backward, gradients dropped."""
+def _layer_parts(bench: Bench, probe: Probe) -> tuple[Block, Tensor, Tensor]:
+    """One transformer layer at a TP size, this rank's part of its input, and of its gradient."""
     assert bench.model is not None
     kind = bench.model.kinds[probe["layer"]]
     opt = BuildOptions(seq_len=probe["seq"], device=bench.device.type, fill=False)
@@ -109,7 +110,12 @@ def _layer(bench: Bench, probe: Probe) -> Action:
         parallelize_module(block, mesh, block_styles(kind, True), src_data_rank=None)
     shape = (probe["mbs"], probe["seq"] // tp, kind.hidden)
     x = torch.randn(shape, device=bench.device).to(dtype).requires_grad_()
-    grad = torch.ones(shape, device=bench.device, dtype=dtype)
+    return block, x, torch.ones(shape, device=bench.device, dtype=dtype)
+
+
+def _layer(bench: Bench, probe: Probe) -> Action:
+    """The layer forward, or forward and backward, gradients dropped."""
+    block, x, grad = _layer_parts(bench, probe)
 
     def run() -> None:
         out = block(x)
@@ -216,20 +222,12 @@ def seconds_of(bench: Bench, probe: Probe, budget_s: float, most: int = 40) -> l
 
 
 def layer_bytes(bench: Bench, probe: Probe) -> int:
-    """Bytes that the layer keeps for its backward on this rank, parameters not counted."""
-    kept: dict[int, int] = {}
-    action = _layer(bench, {**probe, "backward": False})
+    """Bytes that the layer keeps for its backward on this rank, its input with them.
 
-    def pack(tensor: Tensor) -> Tensor:
-        if not isinstance(tensor, torch.nn.Parameter):
-            store = tensor.untyped_storage() if type(tensor) is Tensor else None
-            if store is not None:
-                kept[store.data_ptr()] = store.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        action()
-    return sum(kept.values())
+    Parameters and buffers are not counted; of a DTensor, this rank's part is.
+    """
+    block, x, _ = _layer_parts(bench, probe)
+    return sum(int(row["bytes"]) for row in saved_tensors(block, lambda: block(x), []))
 
 
 def sustained_rate(bench: Bench, probe: Probe, seconds: float) -> tuple[float, float]:
