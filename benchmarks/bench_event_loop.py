@@ -50,7 +50,8 @@ def everything(schedule: Schedule, interpreted: bool | None = None) -> Timeline:
     """A timeline with its columns and its critical path made."""
     times, transfers, memory = inputs(schedule)
     timeline = simulate(schedule, times, transfers, memory=memory, interpreted=interpreted)
-    assert timeline.rows > schedule.actions and timeline.critical is not None
+    if timeline.rows <= schedule.actions or timeline.critical is None:
+        raise RuntimeError("the timeline lacks rows or its critical path")
     return timeline
 
 

@@ -29,18 +29,9 @@ _OPTIMIZER = (
 
 def files(job: Job, plan: Plan) -> tuple[ExportFile, ...]:
     """`recipe.py`, and the script that runs it under torchrun."""
-    recipe = job.recipe
+    recipe, shape = job.recipe, _shape(job, plan)
     name = f"pretrain_{plan.devices}gpu_config"
     provider = "MLAModelProvider" if job.model.kinds[0].attention.is_mla else "GPTModelProvider"
-    shape = _named(model_flags(job.model, plan.tp))
-    shape.setdefault("gated_linear_unit", False)
-    shape["share_embeddings_and_output_weights"] = job.model.tied
-    shape["add_bias_linear"] = job.model.kinds[0].attention.out_bias
-    shape["position_embedding_type"] = "learned_absolute" if job.model.learned_positions else "rope"
-    shape["seq_length"] = recipe.seq_len
-    if job.model.learned_positions:
-        shape["max_position_embeddings"] = job.model.learned_positions
-    shape["hidden_dropout"] = shape["attention_dropout"] = 0.0
     cut = _named([*parallel_flags(job, plan), *recompute_flags(job, plan)])
     ddp = {key: cut.pop(key) for key in [k.replace("-", "_") for k in _DDP] if key in cut}
     optim = {key: cut.pop(key) for key in [k.replace("-", "_") for k in _OPTIMIZER] if key in cut}
@@ -88,6 +79,21 @@ def files(job: Job, plan: Plan) -> tuple[ExportFile, ...]:
         ExportFile(name="recipe.py", text="".join(text), main=True),
         ExportFile(name="run.py", text=start), ExportFile(name="launch.sh", text=run),
     )  # fmt: skip
+
+
+def _shape(job: Job, plan: Plan) -> dict[str, object]:
+    """What the provider of the model takes."""
+    model = job.model
+    shape = _named(model_flags(model, plan.tp))
+    shape.setdefault("gated_linear_unit", False)
+    shape["share_embeddings_and_output_weights"] = model.tied
+    shape["add_bias_linear"] = model.kinds[0].attention.out_bias
+    shape["position_embedding_type"] = "learned_absolute" if model.learned_positions else "rope"
+    shape["seq_length"] = job.recipe.seq_len
+    if model.learned_positions:
+        shape["max_position_embeddings"] = model.learned_positions
+    shape["hidden_dropout"] = shape["attention_dropout"] = 0.0
+    return shape
 
 
 def _both_off(ddp: dict[str, object]) -> dict[str, object]:

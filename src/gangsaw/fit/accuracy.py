@@ -287,9 +287,8 @@ def page(report: Report, oracle: Sequence[Mapping[str, Any]] = ()) -> str:
         "All shipped rows with a measured peak or a known fate. Of `megatron-ci-large` the two"
         " routed rows are low: Megatron's own FSDP with eight-bit weights (2.4 GiB in all), and"
         " latent attention with unfused scores and a layer that predicts a second token. Of"
-        " `llama3-405b` the run on 8,192 devices is called too large: its stack is no profile's,"
-        " and its makers free the inputs and outputs of stages early (arXiv:2407.21783, section"
-        " 3.3), which the mixture does not.",
+        " `llama3-405b` the run on 8,192 devices is called too large: its stack is no"
+        " profile's, and only its likeliest reading is judged.",
         "\n".join(memory_lines(report)),
         oracle_part(oracle),
         "## The ten worst rows",

@@ -31,7 +31,7 @@ Action = Callable[[], object]
 class Bench:
     """The running process group and the groups and meshes that probes need, made once each."""
 
-    def __init__(self, device: torch.device, model: ModelSpec | None, folder: Path) -> None:
+    def __init__(self, device: torch.device, model: ModelSpec, folder: Path) -> None:
         self.device, self.model, self.folder = device, model, folder
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self._groups: dict[tuple[int, int], tuple[dist.ProcessGroup | None, bool]] = {}
@@ -97,7 +97,6 @@ def _attention(bench: Bench, probe: Probe) -> Action:
 
 def _layer_parts(bench: Bench, probe: Probe) -> tuple[Block, Tensor, Tensor]:
     """One transformer layer at a TP size, this rank's part of its input, and of its gradient."""
-    assert bench.model is not None
     kind = bench.model.kinds[probe["layer"]]
     opt = BuildOptions(seq_len=probe["seq"], device=bench.device.type, fill=False)
     block = Block(kind, rotary_table(kind.attention.head_dim, opt), opt)
