@@ -13,12 +13,14 @@ from gangsaw.read.clusters import load_cluster
 from gangsaw.read.models import load_model
 from gangsaw.read.prices import shipped_prices
 from gangsaw.read.stacks import load_stack
-from gangsaw.report.scorecard import scorecard_html, scorecard_text
+from gangsaw.report.scorecard import scorecard_html, scorecard_text, verdict
 from gangsaw.search.estimate import estimate
 from gangsaw.search.families import FAMILIES, survey
 from gangsaw.search.parameters import Case, Money, parameter
 from gangsaw.search.scorecard import (
     ARTICLE,
+    Cell,
+    Scorecard,
     complexity,
     needed_bandwidth,
     scorecard,
@@ -250,3 +252,22 @@ def test_where_nothing_fits_the_card_is_shown_and_the_exit_says_so():
     assert code == 3 and json.loads(out)["rows"] == {}
     code, out, err = run(words)
     assert code == 3 and out.count("the least needs") == 4 and "no plan of any kind fits" in err
+
+
+def test_the_verdict_names_the_best_of_each_row():
+    def cell(value):
+        return Cell(value=value, unit="parts", derivation="made", grade="low")
+
+    rows = {
+        "effective throughput": {"pipeline": cell(2.0), "hybrid": cell(3.0)},
+        "capital": {"pipeline": cell(5.0), "hybrid": cell(4.0)},
+        "failure-domain cost": {"pipeline": cell(1.0), "tensor": cell(1.0), "hybrid": cell(2.0)},
+        "energy and PUE": {"pipeline": cell(None), "hybrid": cell(1.0)},
+    }
+    said = verdict(Scorecard(model="m", cluster="c", columns=(), rows=rows))
+    assert said == (
+        "Best: hybrid in effective throughput, capital;"
+        " pure pipeline and pure tensor in failure-domain cost."
+    )
+    alone = {"capital": {"hybrid": cell(4.0)}}
+    assert "No two" in verdict(Scorecard(model="m", cluster="c", columns=(), rows=alone))

@@ -6,7 +6,7 @@ from html import escape
 
 from gangsaw.report import words
 from gangsaw.search.families import FAMILIES
-from gangsaw.search.scorecard import Cell, Column, Scorecard
+from gangsaw.search.scorecard import MOST_IS_BEST, Cell, Column, Scorecard
 from gangsaw.units import format_bandwidth, format_frac, format_s, format_usd, significant
 
 TITLES = {
@@ -49,9 +49,24 @@ def plan_line(column: Column) -> str:
     )
 
 
+def verdict(card: Scorecard) -> str:
+    """Which kind of plan is best in which rows: what a reader decides between."""
+    leads: dict[str, list[str]] = {}
+    for name, cells in card.rows.items():
+        known = {f: c.value for f, c in cells.items() if c.value is not None}
+        if len(known) < 2:
+            continue
+        best = max(known.values()) if name == MOST_IS_BEST else min(known.values())
+        ahead = [TITLES[f] for f in FAMILIES if f in known and known[f] == best]
+        leads.setdefault(" and ".join(ahead), []).append(name)
+    parts = [f"{who} in {', '.join(rows)}" for who, rows in leads.items()]
+    return f"Best: {'; '.join(parts)}." if parts else "No two kinds of plan to compare."
+
+
 def scorecard_text(card: Scorecard) -> str:
     """Plans, then a row a metric: number, grade, and the article's grade behind the slash."""
     out = [f"Scorecard of {card.model} on {card.cluster}: the fastest plan of each kind that fits"]
+    out += wrapped(verdict(card), "")
     for c in card.columns:
         out += wrapped(f"{TITLES[c.family]}: {plan_line(c)}", "  ")
     out += ["", f"{'':26}" + "".join(f"{TITLES[f]:>18}" for f in FAMILIES)]
@@ -97,7 +112,8 @@ _STYLE = (
     "body{font:14px system-ui,sans-serif;margin:2em auto;max-width:75em;padding:0 1em;"
     "color-scheme:light dark}.wide{overflow-x:auto}td,th{min-width:9em}"
     "table{border-collapse:collapse;width:100%}td,th{padding:.4em .6em;"
-    "text-align:left;vertical-align:top;border-top:1px solid #8884}td b{font-size:1.25em;"
+    "text-align:left;vertical-align:top;border-top:1px solid #8884}"
+    "th small{font-weight:400}td b{font-size:1.25em;"
     "font-variant-numeric:tabular-nums}small{display:block;opacity:.75}"
 )
 
@@ -110,7 +126,7 @@ def scorecard_html(card: Scorecard) -> str:
     )
     rows = []
     for name, cells in card.rows.items():
-        tds = "".join(_td(cells[f]) if f in cells else "<td>none fits</td>" for f in FAMILIES)
+        tds = "".join(_td(cells[f]) if f in cells else "<td>-</td>" for f in FAMILIES)
         unit = escape(_row_unit(cells))
         rows.append(f'<tr><th scope="row">{escape(name)}<small>{unit}</small></th>{tds}</tr>')
     notes = "".join(f"<li>{escape(n)}</li>" for n in card.notes)
@@ -119,6 +135,7 @@ def scorecard_html(card: Scorecard) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'
         f"<title>{title}</title><style>{_STYLE}</style></head><body><h1>{title}</h1>"
+        f"<p>{escape(verdict(card))}</p>"
         f'<div class="wide"><table><thead><tr><th scope="col"></th>{heads}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div><ul>{notes}</ul></body></html>\n"
     )

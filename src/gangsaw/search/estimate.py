@@ -314,7 +314,9 @@ def limiting(cost: StepCost) -> str:
     lost = {k: v for k, v in causes.items() if k != "compute"}
     worst = max(lost, key=lambda k: lost[k])
     share, useful = lost[worst] / cost.step, causes["compute"] / cost.step
-    return f"compute {100 * useful:.1f} %; most lost to {worst} {100 * share:.1f} %"
+    axis = worst.removesuffix("_comm")
+    said = worst if axis == worst else f"{axis.upper()} communication"
+    return f"compute {100 * useful:.1f} %; most lost to {said} {100 * share:.1f} %"
 
 
 def sources_of(job: Job) -> tuple[str, ...]:

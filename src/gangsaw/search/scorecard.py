@@ -43,6 +43,10 @@ ARTICLE: dict[str, dict[Family, Grade | str]] = {
 """Grades of the third article for a run of a trillion parameters; it has no column for sharding."""
 
 
+MOST_IS_BEST = "effective throughput"
+"""The row in which more is better; less is in all others."""
+
+
 class Cell(Document):
     """A number, how it came about, our grade, and the article's."""
 
@@ -168,7 +172,8 @@ def _notes(found: Survey, families: int) -> tuple[str, ...]:
     """How grades are given, and where the fastest plan of the whole search stands."""
     notes = [
         "grades: low up to 1.25 times the least of the row, medium up to 2, high up to 4, very"
-        " high above; of throughput, high within 1.25 of the best, medium within 2, low below"
+        " high above; of throughput, high within 1.25 of the best, medium within 2, low below",
+        "the article gives grades without numbers",
     ]
     if families == 1:
         notes.append("one family alone fits: its grades compare it with itself")
@@ -228,7 +233,7 @@ def _cells(
     parts, said = complexity(case.plan)
     cost = case.step()
     return {
-        "effective throughput": Scored(
+        MOST_IS_BEST: Scored(
             rate / devices, "tokens/s/device",
             f"{job.recipe.tokens_per_step:,} tokens in {step_s:.2f} s on {devices:,} devices",
             limiting(cost),
@@ -326,7 +331,7 @@ def _graded(name: str, family: Family, cells: dict[Family, Scored]) -> Cell:
     grade, ratio, against = _grade(name, value, known)
     why = ""
     if article and grade not in article.split("-"):
-        why = f"{ratio:.2f} times {against} of the row: {because}; the article gives no number"
+        why = f"{ratio:.2f} times {against} of the row: {because}"
     return Cell(
         value=value, unit=unit, derivation=derivation, grade=grade, article=article, why=why
     )
@@ -334,7 +339,7 @@ def _graded(name: str, family: Family, cells: dict[Family, Scored]) -> Cell:
 
 def _grade(name: str, value: float, known: list[float]) -> tuple[Grade, float, str]:
     """Grade by the ratio to the best of the row: the most throughput, the least of all else."""
-    if name == "effective throughput":
+    if name == MOST_IS_BEST:
         ratio = value / max(known)
         return ("high" if ratio >= 0.8 else "medium" if ratio >= 0.5 else "low"), ratio, "the most"
     floor = min(known, default=0.0)
