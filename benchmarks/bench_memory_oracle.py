@@ -105,7 +105,10 @@ def table(rows: list[dict[str, object]]) -> str:
 
 def main() -> None:
     rows = json.loads(STORE.read_text()) if STORE.exists() else []
-    for name in sys.argv[1:] or (*CASES, *SHORT):
+    names = sys.argv[1:] or [*CASES, *SHORT]
+    if wrong := [n for n in names if n not in CASES and n not in SHORT]:
+        sys.exit(f"no such case: {', '.join(wrong)}. Legal: {', '.join([*CASES, *SHORT])}")
+    for name in names:
         rows = [r for r in rows if r["case"] != name] + rows_of(name)
         STORE.write_text(json.dumps(rows, indent=1))
     Path("docs/memory-oracle.md").write_text(table(rows))

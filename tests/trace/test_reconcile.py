@@ -189,6 +189,10 @@ def test_command_with_a_plan_file_writes_the_cluster(tmp_path):
     assert "predicted" in out.out
     assert "rank 3" in out.out
     assert load_cluster(str(target)).device.gemm_frac != load_cluster("h100-sxm:4").device.gemm_frac
+    # Scaled once more: what stood at the head of the file stays there.
+    words[words.index("--cluster") + 1] = str(target)
+    assert run(["reconcile", str(own), str(tmp_path / "plan.toml"), *words]).code == 0
+    assert target.read_text().count("# Scaled by gangsaw reconcile to") == 2
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -81,9 +82,11 @@ def command(
     result = reconcile(measured, estimate, cluster, tokens, line)
     if target is not None and cluster is not None:
         from gangsaw.cli.files import put
-        from gangsaw.trace.cluster_toml import cluster_toml
+        from gangsaw.trace.cluster_toml import cluster_toml, comments_of
 
-        put(target, cluster_toml(sharpened(cluster, result, estimate)))
+        said = comments_of(Path(flags.cluster or ""))
+        said.append(f"Scaled by gangsaw reconcile to {flags.source}, {date.today()}")
+        put(target, cluster_toml(sharpened(cluster, result, estimate), said))
         screen.note(f"cluster: {target}")
     if output.json:
         screen.write_json(result)

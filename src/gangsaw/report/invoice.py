@@ -97,7 +97,8 @@ def invoice_text(invoice: Invoice, color: bool = False) -> str:
         f"{_money(kinds.get('capital', (0.0, 0.0))[1]):>12}"
         f"{_money(kinds.get('operating', (0.0, 0.0))[1]):>12}{'100.0 %':>8}"
     )
-    return "\n".join([*out, *_footnotes(invoice)])
+    notes = [part for line in _footnotes(invoice) for part in _wrapped(line)]
+    return "\n".join([*out, *notes])
 
 
 def _money(usd: float) -> str:
@@ -124,7 +125,7 @@ def _footnotes(invoice: Invoice) -> list[str]:
         out.append("not on this bill: " + "; ".join(invoice.not_billed))
     if invoice.stale:
         out.append("figures older than a year: " + ", ".join(invoice.stale))
-    return [part for line in out for part in _wrapped(line)]
+    return out
 
 
 def _stage_lines(invoice: Invoice) -> list[str]:

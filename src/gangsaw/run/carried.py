@@ -62,15 +62,20 @@ def divisors(*numbers: int) -> str:
     return ", ".join(str(d) for d in range(1, low + 1) if all(n % d == 0 for n in numbers))
 
 
+NO_CP = (
+    "torch's context_parallel is experimental and has no rule for attention on CPUs"
+    " (torch 2.13: no sharding strategy for its flash kernel, mixed tensors in its plain one)"
+)
+NO_EP = "torch has no stable part that sends tokens to the ranks of their experts"
+
+
 def check_plan(plan: Plan, spec: ModelSpec, seq_len: int) -> None:
     """Raise InputError with the legal choices where this plan cannot be run on torch here."""
     check_model(spec)
-    single = {"cp": plan.cp, "ep": plan.ep}
-    for axis, degree in single.items():
+    for axis, degree, why in (("cp", plan.cp, NO_CP), ("ep", plan.ep, NO_EP)):
         if degree > 1:
             raise InputError(
-                f"{axis}={degree} is not carried by `gangsaw train`: torch has no stable part for"
-                f" it. Legal here: {axis}=1"
+                f"{axis}={degree} is not carried by `gangsaw train`: {why}. Legal here: {axis}=1"
             )
     if plan.offload_optimizer or plan.offload_activations:
         raise InputError("offload is not carried by `gangsaw train`. Legal here: 0")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 from gangsaw.spec.cluster import ClusterSpec
@@ -13,6 +15,16 @@ def cluster_toml(cluster: ClusterSpec, comments: Sequence[str] = ()) -> str:
     """The cluster as text, with `comments` as lines in front."""
     head = "".join(f"# {''.join(c for c in line if c.isprintable())}\n" for line in comments)
     return head + dump(cluster.model_dump(mode="json", exclude_defaults=True))
+
+
+def comments_of(path: Path) -> list[str]:
+    """The lines of comment that a cluster file begins with; none where there is no such file."""
+    if not path.is_file():
+        return []
+    lines = path.read_text("utf-8", errors="replace").splitlines()
+    return [
+        line.removeprefix("#").strip() for line in takewhile(lambda x: x.startswith("#"), lines)
+    ]
 
 
 def dump(table: Mapping[str, Any], path: str = "") -> str:
