@@ -257,3 +257,14 @@ def test_page_is_printed_to_pdf_where_a_browser_is_at_hand(tmp_path, monkeypatch
     monkeypatch.setenv("PATH", str(tmp_path))
     code, _, err = run([*JOB, "--pdf", str(target)])
     assert code == 1 and "--html" in err and len(err.strip().splitlines()) == 1
+
+
+def test_bills_of_a_month_of_the_same_devices_cost_the_same(tmp_path):
+    """Sums in another order differ by rounding: no difference is made of it."""
+    other = tmp_path / "other.toml"
+    other.write_text("tp = 4\npp = 2\ndp = 8\nmbs = 1\n")
+    words = ["--tokens", "1T", "--per", "month", "--against", str(other)]
+    code, out, err = run([*JOB, *words])
+    assert code == 0, err
+    assert "B costs what A costs (" in out
+    assert "B costs $" not in out

@@ -209,13 +209,20 @@ def invoice_html(invoice: Invoice) -> str:
     )
 
 
+def _dearer(usd: float) -> str:
+    """Which of two bills is dearer; below a cent neither is."""
+    if abs(usd) < 0.005:
+        return "B costs what A costs"
+    return f"B costs {format_usd(abs(usd))} {'more' if usd > 0 else 'less'} than A"
+
+
 def comparison_text(c: Comparison) -> str:
     """Two bills side by side; each line says how much of it is time and how much price."""
     head = f"{'':32}{'A':>11}{'B':>11}{'B - A':>11}{'of it time':>12}{'price':>11}"
     out = [
         f"A  {c.title_a}",
         f"B  {c.title_b}",
-        f"B costs {format_usd(abs(c.usd))} {'more' if c.usd >= 0 else 'less'} than A"
+        f"{_dearer(c.usd)}"
         f" ({format_usd(c.usd_b)} against {format_usd(c.usd_a)};"
         f" {significant(c.device_h_b)} against {significant(c.device_h_a)} device-hours;"
         f" {format_s(c.wall_s_b)} against {format_s(c.wall_s_a)})",

@@ -336,7 +336,10 @@ def _worlds(home: Case) -> list[tuple[str, Callable[[Case], Case]]]:
     other = stand_in(node, cluster)
     if other:
         swapped = load_cluster(f"{other}:{cluster.devices}")
-        worlds.append((f"{node} withdrawn, {other} instead", here(lambda c: _on(c, swapped))))
+        name = f"{node} withdrawn, {other} instead"
+        if not swapped.usd_per_device_hour:
+            name += " at its price"
+        worlds.append((name, here(lambda c: _instead(c, swapped))))
     worlds.append(("links in the node halved", here(lambda c: _slower(c, 0.5, False))))
     if len(cluster.tiers) > inner_tiers(home).stop:
         worlds.append(("links beyond the node halved", here(lambda c: _slower(c, 0.5, True))))
@@ -349,6 +352,21 @@ def _worlds(home: Case) -> list[tuple[str, Callable[[Case], Case]]]:
 
 def _on(case: Case, cluster: object) -> Case:
     return replace(case, job=case.job.model_copy(update={"cluster": cluster}))
+
+
+def _instead(case: Case, cluster: ClusterSpec) -> Case:
+    """On other devices, at their price and power; where a figure lacks, what it was stays."""
+    own, other = case.job.cluster, cluster
+    power = 1.0
+    if own.host.node_power_w and other.host.node_power_w:
+        power = other.host.node_power_w / other.host.devices
+        power /= own.host.node_power_w / own.host.devices
+    money = replace(
+        case.money,
+        usd_per_device_hour=other.usd_per_device_hour or case.money.usd_per_device_hour,
+        device_w=case.money.device_w * power,
+    )
+    return replace(_on(case, cluster), money=money)
 
 
 def _slower(case: Case, factor: float, beyond: bool) -> Case:
