@@ -130,6 +130,7 @@ def fitted_stack(x: Array, time: StackT) -> StackT:
         unaligned=min(1.0, time.unaligned * math.exp(x[UNALIGNED])),
         traffic=time.traffic * math.exp(x[TRAFFIC]),
         launch_floor_layer_s=time.launch_floor_layer_s * math.exp(x[FLOOR]),
+        launch_blocking=time.launch_blocking * math.exp(-x[FLOOR]),
         collective_overhead_s=time.collective_overhead_s * math.exp(x[COLLECTIVE]),
         tp_exposed_fwd=min(1.2, time.tp_exposed_fwd * math.exp(x[TP])),
         tp_exposed_bwd=min(1.2, time.tp_exposed_bwd * math.exp(x[TP] + x[TP_BWD])),

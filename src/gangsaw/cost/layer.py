@@ -237,6 +237,7 @@ def layer_time(
     floor = stack.launch_floor_layer_s
     if kind.experts > 0.0:
         floor = max(floor, stack.moe_layer_floor_s)
+    least = stack.launch_blocking * floor
     return LayerTime(
         fwd,
         bwd,
@@ -250,7 +251,7 @@ def layer_time(
         cp_b,
         ep,
         ep,
-        max(0.0, floor - fwd - tp_f - cp_f - ep),
-        max(0.0, 2.0 * floor - bwd - wgrad - tp_b - cp_b - ep),
-        max(0.0, floor - fwd - tp_f),
+        max(least, floor - fwd - tp_f - cp_f - ep),
+        max(2.0 * least, 2.0 * floor - bwd - wgrad - tp_b - cp_b - ep),
+        max(least, floor - fwd - tp_f),
     )

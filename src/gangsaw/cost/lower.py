@@ -99,6 +99,7 @@ def stack_time_of(stack: StackProfile) -> StackT:
         unaligned=t.unaligned_factor,
         traffic=t.traffic_factor,
         launch_floor_layer_s=t.launch_floor_layer_s,
+        launch_blocking=1.0 if t.launch_blocking else 0.0,
         collective_overhead_s=t.collective_overhead_s,
         tp_exposed_fwd=t.tp_exposed_fwd_frac,
         tp_exposed_bwd=t.tp_exposed_bwd_frac,

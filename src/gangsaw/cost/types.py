@@ -278,6 +278,7 @@ class StackT(NamedTuple):
     unaligned: float  # rate of unfused products with a head width that is no multiple of 8
     traffic: float  # elementwise traffic over that of fused kernels
     launch_floor_layer_s: float
+    launch_blocking: float  # 1: the floor adds to the device's time, else it hides under it
     collective_overhead_s: float
     tp_exposed_fwd: float
     tp_exposed_bwd: float

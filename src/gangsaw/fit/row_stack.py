@@ -10,7 +10,7 @@ from gangsaw.cost.fitted import device_family
 from gangsaw.cost.mixture import EARLIER, LATER
 from gangsaw.fit.row_model import whole
 from gangsaw.read.stacks import load_stack
-from gangsaw.spec import StackProfile
+from gangsaw.spec import StackProfile, blocking, without_overlap
 
 Row = Mapping[str, Any]
 
@@ -177,23 +177,22 @@ def adjusted(stack: StackProfile, row: Row) -> StackProfile:
         time["traffic_factor"] = min(stack.time.traffic_factor, 1.4)
     elif kernel == "torch":
         time["traffic_factor"] = max(stack.time.traffic_factor, 2.4)
+    timed = stack.time
     if "off" in words(row, "overlap"):
-        time.update(
-            tp_exposed_fwd_frac=1.0, tp_exposed_bwd_frac=1.0, dp_overlap_backward_frac=0.0,
-            dp_overlap_forward_frac=0.0, ep_exposed_frac=1.0, sp_regather_exposed_frac=1.0,
-            pp_exposed_frac=max(1.0, stack.time.pp_exposed_frac),
-        )  # fmt: skip
+        timed = without_overlap(timed)
+    if row["plan"].get("launch_blocking") is True:
+        timed = blocking(timed)
     dropout = row["plan"].get("hidden_dropout")
     if isinstance(dropout, int | float):
         memory["dropout"] = dropout > 0.0
     if row["plan"].get("gradient_accumulation_fusion") is False:
         # Transformer Engine's cached dummy gradients belong to the fusion.
         memory["wgrad_dummy"] = False
-    if not time and not memory:
+    if not time and not memory and timed is stack.time:
         return stack
     return stack.model_copy(
         update={
-            "time": stack.time.model_copy(update=time),
+            "time": timed.model_copy(update=time),
             "memory": stack.memory.model_copy(update=memory),
         }
     )

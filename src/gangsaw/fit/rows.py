@@ -307,20 +307,36 @@ def on_machine(cluster: ClusterSpec, row: Row) -> ClusterSpec:
     """The cluster with the curves that were measured on the machine of the row's source."""
     for m in machines():
         if m["source"] in source_of(row) and row["hardware"]["device"] == m["device"]:
-            curve = AttentionCurve(
-                kernel="cudnn", a_fwd=_by_width(m["attention_a_fwd"]),
-                a_bwd=_by_width(m["attention_a_bwd"]), c0=0.0, c1=0.0, w=m["attention_w"],
-                source=m["origin"], as_of=m["as_of"],
-            )  # fmt: skip
-            device = cluster.device.model_copy(
-                update={
-                    "gemm_frac": m["gemm_frac"],
-                    "gemm_k0": m["gemm_k0"],
-                    "attention": (curve,),
-                }
-            )
-            return cluster.model_copy(update={"device": device})
+            cluster = with_measured_fabric(with_measured_device(cluster, m), m)
     return cluster
+
+
+def with_measured_device(cluster: ClusterSpec, m: Mapping[str, Any]) -> ClusterSpec:
+    """The cluster with a machine's rates of matrix products and attention, where it has them."""
+    if "gemm_frac" not in m:
+        return cluster
+    curve = AttentionCurve(
+        kernel="cudnn", a_fwd=_by_width(m["attention_a_fwd"]),
+        a_bwd=_by_width(m["attention_a_bwd"]), c0=0.0, c1=0.0, w=m["attention_w"],
+        source=m["origin"], as_of=m["as_of"],
+    )  # fmt: skip
+    device = cluster.device.model_copy(
+        update={"gemm_frac": m["gemm_frac"], "gemm_k0": m["gemm_k0"], "attention": (curve,)}
+    )
+    return cluster.model_copy(update={"device": device})
+
+
+def with_measured_fabric(cluster: ClusterSpec, m: Mapping[str, Any]) -> ClusterSpec:
+    """The cluster with the share of the line rate that collectives reach between its hosts."""
+    if "inter_efficiency" not in m:
+        return cluster
+    tiers = tuple(
+        t.model_copy(update={"efficiency": m["inter_efficiency"], "source": m["origin"]})
+        if t.devices > cluster.host.devices
+        else t
+        for t in cluster.tiers
+    )
+    return cluster.model_copy(update={"tiers": tiers})
 
 
 def _by_width(table: Mapping[str, float]) -> dict[int, float]:

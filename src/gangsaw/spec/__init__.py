@@ -13,10 +13,10 @@ from gangsaw.spec.model import (
 )
 from gangsaw.spec.plan import Plan
 from gangsaw.spec.recipe import Recipe
-from gangsaw.spec.stack import StackMemory, StackProfile, StackTime
+from gangsaw.spec.stack import StackMemory, StackProfile, StackTime, blocking, without_overlap
 
 __all__ = [
     "AttentionCurve", "AttentionSpec", "ClusterSpec", "DeviceSpec", "HostSpec", "Job", "LayerKind",
     "MlpSpec", "ModelSpec", "MoeSpec", "MtpSpec", "Plan", "Recipe", "StackMemory",
-    "StackProfile", "StackTime", "TierSpec", "VisionSpec",
+    "StackProfile", "StackTime", "TierSpec", "VisionSpec", "blocking", "without_overlap",
 ]  # fmt: skip

@@ -108,6 +108,11 @@ class StackTime(Document):
         1.0, description="elementwise traffic over that of fused kernels"
     )
     launch_floor_layer_s: NonNegative = Field(0.0, description="host floor of a layer, forward")
+    launch_blocking: bool = Field(
+        False,
+        description="CUDA_LAUNCH_BLOCKING=1: the host waits for every kernel, so that its own time"
+        " adds to the device's and nothing overlaps",
+    )
     collective_overhead_s: NonNegative = Field(2e-5, description="added to each collective")
     tp_exposed_fwd_frac: Frac = Field(1.0, description="share of forward TP time not hidden")
     tp_exposed_bwd_frac: Frac = Field(1.0, description="share of backward TP time not hidden")
@@ -137,6 +142,27 @@ class StackTime(Document):
     moe_permute_factor: Positive = Field(1.0, description="permute traffic over the ideal")
     moe_layer_floor_s: NonNegative = Field(0.0, description="host floor of a MoE layer, forward")
     notes: str = ""
+
+
+def without_overlap(time: StackTime) -> StackTime:
+    """The same where no collective hides under other work and each waits for the one before."""
+    return time.model_copy(
+        update={
+            "tp_exposed_fwd_frac": 1.0,
+            "tp_exposed_bwd_frac": 1.0,
+            "sp_regather_exposed_frac": 1.0,
+            "dp_overlap_backward_frac": 0.0,
+            "dp_overlap_forward_frac": 0.0,
+            "ep_exposed_frac": 1.0,
+            "pp_exposed_frac": max(1.0, time.pp_exposed_frac),
+        }
+    )
+
+
+def blocking(time: StackTime) -> StackTime:
+    """The same under CUDA_LAUNCH_BLOCKING=1: the host waits for each kernel and each collective."""
+    update = {"launch_blocking": True, "cp_exposed_frac": 1.0, "zero3_overlap_frac": 0.0}
+    return without_overlap(time).model_copy(update=update)
 
 
 class StackProfile(Document):
