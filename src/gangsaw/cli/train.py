@@ -96,7 +96,11 @@ def command(flags: TrainFlags, cut: PlanFlags, output: OutputFlags) -> None:
     before = pointed(Path(cfg.out)) if cfg.resume else None
     if cfg.resume and not follower and not (Path(cfg.out) / FOLDER).exists():
         screen.note(f"{cfg.out} holds no checkpoint: the run starts at step 0")
-    out = launch.train(cfg, restarts)
+    try:
+        out = launch.train(cfg, restarts)
+    except KeyboardInterrupt:
+        screen.progress(f"gangsaw: interrupted; {launch.whence(Path(cfg.out))}")
+        raise
     if follower:
         return
     if before is not None and before[2] >= cfg.steps:

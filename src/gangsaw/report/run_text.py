@@ -22,10 +22,12 @@ LAYER_GAP = 0.01
 def train_text(summary: Mapping[str, Any], console: Console) -> None:
     """What a training run did."""
     lo, hi = format_s(summary["step_time_lo_s"]), format_s(summary["step_time_hi_s"])
+    begun = summary.get("timed_from", 0)
+    since = f" behind step {begun}" if begun else ""
     console.print(
         f"{summary['steps']} steps on {summary['ranks']} ranks:"
         f" loss {summary['first_loss']:.3f} to {summary['last_loss']:.3f};"
-        f" step {format_s(summary['step_time_s'])} ({lo} to {hi}),"
+        f" step{since} {format_s(summary['step_time_s'])} ({lo} to {hi}),"
         f" {format_count(summary['tokens_per_s'])} tokens/s"
     )
     console.print(f"run folder: {summary['out']}", soft_wrap=True)

@@ -15,6 +15,9 @@ class TrainSummary(Document):
     steps: CountOrZero
     first_loss: float | None = Field(description="nats a token; null where it is not finite")
     last_loss: float | None = Field(description="nats a token; null where it is not finite")
+    timed_from: CountOrZero = Field(
+        0, description="step behind which the last start of the run began; times are its own"
+    )
     step_time_s: Positive = Field(description="median, without the first two steps")
     step_time_lo_s: Positive
     step_time_hi_s: Positive

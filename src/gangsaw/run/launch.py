@@ -8,19 +8,20 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from gangsaw.errors import InputError, RunFailedError
 from gangsaw.run.carried import check_run as check_run
+from gangsaw.run.carried import pointed
 from gangsaw.run.config import TrainConfig
+from gangsaw.run.ranks import start_ranks
+from gangsaw.run.room import check_room, host_bytes
 from gangsaw.run.schedule import auto_schedule
 from gangsaw.run.trainer import run_rank
 from gangsaw.schedule import to_csv
@@ -31,6 +32,11 @@ JOIN_LIMIT = timedelta(minutes=10)
 def pick_device() -> str:
     """`cuda` where torch sees GPUs, else `cpu`."""
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def memory_bytes(device: str) -> float:
+    """Memory that a run finds: of the first GPU, or of this host."""
+    return float(torch.cuda.mem_get_info(0)[1]) if device == "cuda" else host_bytes()
 
 
 def started_by_torchrun() -> bool:
@@ -100,13 +106,26 @@ def train(cfg: TrainConfig, max_restarts: int = 0) -> Path:
     make_folder(cfg.out)
     with held(out):
         check_run(cfg)
+        check_room(cfg, memory_bytes(cfg.device))
         if cfg.plan.schedule == "auto" and cfg.plan.pp > 1 and not cfg.schedule_csv:
             # Made once here, so that all ranks run the same order.
             text = to_csv(auto_schedule(cfg.plan, cfg.model.layers))
             cfg = cfg.model_copy(update={"schedule_csv": text})
         write_head(cfg)
-        start_ranks(cfg.plan.devices, rank_main, cfg.model_dump_json(), cfg.device, max_restarts)
+        text = cfg.model_dump_json()
+        try:
+            start_ranks(cfg.plan.devices, rank_main, text, cfg.device, out, max_restarts)
+        except RunFailedError as error:
+            raise RunFailedError(f"{error}; {whence(out)}") from None
     return out
+
+
+def whence(out: Path) -> str:
+    """From where a run that ended early can go on."""
+    found = pointed(out)
+    if found is None:
+        return f"{out} holds no checkpoint yet"
+    return f"--resume goes on behind step {found[2]} of {out}"
 
 
 @contextlib.contextmanager
@@ -123,35 +142,6 @@ def held(out: Path) -> Iterator[None]:
                 f"--out {out}: another run writes there. Legal: wait for its end, or another folder"
             ) from None
         yield
-
-
-def start_ranks(
-    count: int, main: Callable[[str], None], text: str, device: str, max_restarts: int = 0
-) -> None:
-    """`main(text)` on `count` local ranks under torchrun's agent."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    if device == "cpu":
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        torch.set_num_threads(1)
-    launch = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=count,
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        run_id=f"gangsaw-{os.getpid()}",
-        max_restarts=max_restarts,
-        monitor_interval=0.2,
-        start_method="fork" if device == "cpu" else "spawn",
-    )
-    try:
-        elastic_launch(launch, main)(text)
-    except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
-        message = failure.message
-        last = message if isinstance(message, str) else str(message.get("message", message))
-        raise RunFailedError(f"rank {rank} failed: {last.strip().splitlines()[-1]}") from error
 
 
 def write_head(cfg: TrainConfig) -> None:

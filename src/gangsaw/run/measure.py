@@ -23,10 +23,11 @@ from gangsaw.errors import InputError, RunFailedError
 from gangsaw.read.stacks import load_stack
 from gangsaw.run.assemble import cluster_from, settle_on_layer, settle_on_split_layer
 from gangsaw.run.fitting import spread
-from gangsaw.run.launch import join, own_rank, start_ranks, started_by_torchrun
+from gangsaw.run.launch import join, own_rank, started_by_torchrun
 from gangsaw.run.model import Block, BuildOptions, initialise, rotary_table
 from gangsaw.run.parallel import DTYPES
 from gangsaw.run.probes import Bench, Probe, layer_bytes, seconds_of, sustained_rate
+from gangsaw.run.ranks import start_ranks
 from gangsaw.run.record import record_layer
 from gangsaw.run.results import CONFIG, RESULTS, read_results
 from gangsaw.spec.base import Count, Document, Positive
@@ -276,7 +277,7 @@ def measure(cfg: MeasureConfig) -> Path:
     if started_by_torchrun():
         measure_rank(cfg.model_dump_json())
     else:
-        start_ranks(cfg.ranks, measure_rank, cfg.model_dump_json(), cfg.device)
+        start_ranks(cfg.ranks, measure_rank, cfg.model_dump_json(), cfg.device, out)
     return out
 
 

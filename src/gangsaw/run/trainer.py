@@ -46,6 +46,14 @@ class StepRecord:
     seconds: float
 
 
+def log_line(record: StepRecord, begun: int, ranks: int) -> str:
+    """A line of `log.jsonl`: the step, and the step behind which this start of the run began.
+
+    A resumed run may be cut otherwise, so that seconds of one start are not those of another.
+    """
+    return json.dumps({**record.__dict__, "begun": begun, "ranks": ranks}) + "\n"
+
+
 class Trainer:
     """The stages of this rank with optimizer and data; the process group must be running."""
 
@@ -226,7 +234,8 @@ def run_rank(cfg: TrainConfig) -> list[StepRecord]:
     (out / "actions").mkdir(parents=True, exist_ok=True)
     (out / "actions" / f"rank{rank}.txt").write_text("\n".join(trainer.step_runner.actions))
     records: list[StepRecord] = []
-    first = trainer.step_number + min(2, max(0, cfg.steps - trainer.step_number - 1))
+    begun = trainer.step_number
+    first = begun + min(2, max(0, cfg.steps - begun - 1))
     traced = range(first, min(cfg.steps, first + cfg.trace_steps))
     profiler: Any = None
     while trainer.step_number < cfg.steps:
@@ -245,7 +254,7 @@ def run_rank(cfg: TrainConfig) -> list[StepRecord]:
         records.append(record)
         if rank == 0:
             with (out / "log.jsonl").open("a") as log:
-                log.write(json.dumps(record.__dict__) + "\n")
+                log.write(log_line(record, begun, cfg.plan.devices))
         every = cfg.checkpoint_every
         if (every and trainer.step_number % every == 0) or trainer.step_number == cfg.steps:
             trainer.save()
