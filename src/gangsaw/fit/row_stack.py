@@ -58,6 +58,12 @@ def words(row: Row, *keys: str) -> str:
 def is_fp8(row: Row) -> bool:
     """Whether the linear layers run in eight bits or fewer."""
     text = words(row, "precision")
+    if "rowwise" in text and whole(row["plan"].get("tp") or 1) > 1 and "torchtitan" in words(
+        row, "framework", "stack"
+    ):
+        # Row-wise scales under tensor parallelism ran no faster than bf16 there, and took as much
+        # memory (github.com/pytorch/torchtitan/issues/1207, torch 2.8).
+        return False
     return any(mark in text for mark in ("fp8", "float8", "fp4", "mxfp", "e4m3"))
 
 
@@ -130,14 +136,20 @@ def _torchtitan(row: Row, assumed: list[str]) -> list[tuple[StackProfile, float]
     else:
         assumed.append("stack: eager or compiled")
         found = [(eager, 0.5), (quick, 0.5)]
-    if whole(row["plan"].get("tp") or 1) <= 1 or "async" in text:
+    if whole(row["plan"].get("tp") or 1) <= 1:
         return found
-    assumed.append("tensor parallelism: asynchronous or not")
     hidden = {"tp_exposed_fwd_frac": 0.4, "tp_exposed_bwd_frac": 0.4}
+    shares: tuple[tuple[dict[str, float], float], ...] = (({}, 0.75), (hidden, 0.25))
+    if "async" in text:
+        shares = ((hidden, 1.0),)
+    elif "vanilla" in text:
+        shares = (({}, 1.0),)
+    else:
+        assumed.append("tensor parallelism: asynchronous or not")
     return [
         (s.model_copy(update={"time": s.time.model_copy(update=change)}), w * share)
         for s, w in found
-        for change, share in (({}, 0.75), (hidden, 0.25))
+        for change, share in shares
     ]
 
 
