@@ -58,8 +58,10 @@ def words(row: Row, *keys: str) -> str:
 def is_fp8(row: Row) -> bool:
     """Whether the linear layers run in eight bits or fewer."""
     text = words(row, "precision")
-    if "rowwise" in text and whole(row["plan"].get("tp") or 1) > 1 and "torchtitan" in words(
-        row, "framework", "stack"
+    if (
+        "rowwise" in text
+        and whole(row["plan"].get("tp") or 1) > 1
+        and "torchtitan" in words(row, "framework", "stack")
     ):
         # Row-wise scales under tensor parallelism ran no faster than bf16 there, and took as much
         # memory (github.com/pytorch/torchtitan/issues/1207, torch 2.8).
