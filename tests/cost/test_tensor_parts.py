@@ -12,7 +12,7 @@ from gangsaw.cost.collectives import (
 )
 from gangsaw.cost.ends import end_time
 from gangsaw.cost.gemm import gemm_s
-from gangsaw.cost.layer import attention_linear_s, ep_exchange_s, once_a_node
+from gangsaw.cost.layer import attention_linear_s, ep_exchange_s, ep_exposed_s, once_a_node
 from gangsaw.cost.lower import cut_of, lower, strides_of
 from gangsaw.cost.memory import layer_memory
 from gangsaw.read.clusters import load_cluster
@@ -73,9 +73,25 @@ def test_expert_tensor_ranks_gather_every_row_that_was_routed_to_them():
     expected = 2 * all_to_all_s(low.net, sent, 8.0, 2.0, over)
     expected += all_gather_s(low.net, 2 * size, 2.0, 1.0, over)
     expected += reduce_scatter_s(low.net, 2 * size, 2.0, 1.0, over)
-    found = ep_exchange_s(kind, cut, low.net, strides, low.stack)
+    once = low.stack._replace(ep_once=1.0)
+    found = ep_exchange_s(kind, cut, low.net, strides, once)
     assert sent < size
-    assert found == pytest.approx(low.stack.ep_exposed * expected)
+    assert found == pytest.approx(expected)
+    every = low.stack._replace(ep_once=0.0)
+    expected += 2 * all_to_all_s(low.net, size, 8.0, 2.0, over)
+    expected -= 2 * all_to_all_s(low.net, sent, 8.0, 2.0, over)
+    assert ep_exchange_s(kind, cut, low.net, strides, every) == pytest.approx(expected)
+
+
+def test_paired_exchange_hides_under_compute_and_no_further():
+    _, low, _, _ = parts("mixtral-8x7b", 64, tp=2, dp=32, ep=8, etp=2)
+    alone = low.stack._replace(ep_paired=0.0, ep_exposed=0.25)
+    paired = alone._replace(ep_paired=1.0)
+    # Two exchanges of 4 in a layer; what its compute of 6, 20 or none leaves over, halved.
+    assert ep_exposed_s(4.0, 6.0, alone) == 1.0
+    assert ep_exposed_s(4.0, 20.0, paired) == 1.0
+    assert ep_exposed_s(4.0, 4.0, paired) == 2.0
+    assert ep_exposed_s(4.0, 0.0, paired) == 4.0
 
 
 def test_prediction_layer_pays_for_joining_state_and_embedding():

@@ -97,7 +97,8 @@ def elementwise_bytes(kind: Kind, cut: Cut, stack: StackT, backward: bool) -> fl
     if stack.dropout > 0.0:
         hidden += 10.0
     if cut.fp8 > 0.0:
-        hidden += 2.0 * stack.fp8_cast
+        # The inputs of the projections and of the MLP; routed rows are cast where they arrive.
+        hidden += 2.0 * stack.fp8_cast + kind.topk * cut.imbalance * stack.fp8_cast
         act += stack.fp8_cast
         qk += 0.5 * stack.fp8_cast
     widths = kind.heads * kind.head_dim + kind.kv_heads * kind.head_dim
@@ -118,11 +119,14 @@ def tp_collective_s(
     over = stack.collective_overhead_s
     exposed = stack.tp_exposed_bwd if backward else stack.tp_exposed_fwd
     if cut.sp > 0.0:
-        gather = all_gather_s(net, size, cut.tp, strides.tp, over)
-        total = exposed * (gather + reduce_scatter_s(net, size, cut.tp, strides.tp, over))
+        # Inputs may be gathered in eight bits; gradients are gathered as they are.
+        inputs = size * (min(1.0, stack.fp8_gather / cut.act_bytes) if cut.fp8 > 0.0 else 1.0)
+        gather = all_gather_s(net, inputs, cut.tp, strides.tp, over)
+        whole = reduce_scatter_s(net, size, cut.tp, strides.tp, over)
         if backward:
-            total += stack.sp_regather_exposed * gather
-        return total
+            again = stack.sp_regather_exposed * gather
+            return exposed * (all_gather_s(net, size, cut.tp, strides.tp, over) + whole) + again
+        return exposed * (gather + whole)
     return exposed * all_reduce_s(net, size, cut.tp, strides.tp, over)
 
 
@@ -165,19 +169,34 @@ def once_a_node(topk: float, ranks: float, inside: float) -> float:
 
 @kernel
 def ep_exchange_s(kind: Kind, cut: Cut, net: Net, strides: Strides, stack: StackT) -> float:
-    """Exposed seconds of dispatch and combine in one direction of a routed layer."""
+    """Seconds of dispatch and combine in one direction of a routed layer."""
     if kind.experts <= 0.0:
         return 0.0
     over = stack.collective_overhead_s
     size = dispatch_bytes(kind, cut)
     total = 0.0
     if cut.ep > 1.0:
-        sent = size * once_a_node(kind.topk, cut.ep, group_path(net, cut.ep, strides.ep, 0))
+        sent = size
+        if stack.ep_once > 0.0:
+            sent *= once_a_node(kind.topk, cut.ep, group_path(net, cut.ep, strides.ep, 0))
         total += 2.0 * all_to_all_s(net, sent, cut.ep, strides.ep, over)
     if cut.etp > 1.0:
         total += all_gather_s(net, size * cut.etp, cut.etp, strides.etp, over)
         total += reduce_scatter_s(net, size * cut.etp, cut.etp, strides.etp, over)
-    return stack.ep_exposed * total
+    return total
+
+
+@kernel
+def ep_exposed_s(exchange: float, compute: float, stack: StackT) -> float:
+    """Exposed seconds of an exchange of `exchange` seconds, in either direction of a layer.
+
+    Where one microbatch's exchanges run under another's compute (`ep_paired`), the two of a layer
+    have its `compute`, forward and backward, to hide under.
+    """
+    exposed = stack.ep_exposed * exchange
+    if stack.ep_paired > 0.0:
+        return max(exposed, exchange - 0.5 * compute)
+    return exposed
 
 
 @kernel
@@ -225,6 +244,11 @@ def layer_time(
         fwd += permute_s(kind, cut, device, stack)
         bwd += permute_s(kind, cut, device, stack)
     pairs = 1.0 if kind.parallel > 0.0 else 2.0
+    if cut.tp > 1.0 and cut.sp > 0.0:
+        # A gather and a scatter each way, and one more gather in backward.
+        copy = pairs * tokens * kind.hidden * stack.tp_copy / (device.hbm * device.hbm_frac)
+        fwd += 2.0 * copy
+        bwd += 3.0 * copy
     tp_f = pairs * tp_collective_s(kind, cut, net, strides, stack, False)
     tp_b = pairs * tp_collective_s(kind, cut, net, strides, stack, True)
     if kind.experts > 0.0 and kind.shared_ffn <= 0.0:
@@ -233,7 +257,8 @@ def layer_time(
         tp_b *= 0.5
     cp_f = cp_exchange_s(kind, cut, net, strides, stack, False)
     cp_b = cp_exchange_s(kind, cut, net, strides, stack, True)
-    ep = ep_exchange_s(kind, cut, net, strides, stack)
+    exchange = ep_exchange_s(kind, cut, net, strides, stack)
+    ep = ep_exposed_s(exchange, fwd + bwd + wgrad, stack)
     floor = stack.launch_floor_layer_s
     if kind.experts > 0.0:
         floor = max(floor, stack.moe_layer_floor_s)

@@ -282,8 +282,12 @@ class StackT(NamedTuple):
     collective_overhead_s: float
     tp_exposed_fwd: float
     tp_exposed_bwd: float
+    tp_copy: float  # bytes an element gathered or scattered over the sequence
+    fp8_gather: float  # bytes of an element gathered for an fp8 linear layer
     cp_exposed: float
     ep_exposed: float
+    ep_paired: float  # 1: runs under another microbatch's compute
+    ep_once: float  # 1: a node receives each routed token once, 0: once an expert
     dp_overlap_backward: float
     dp_overlap_forward: float
     zero3_overlap: float

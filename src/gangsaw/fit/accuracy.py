@@ -219,7 +219,7 @@ def explain(j: Judgement, row: Row, assumed: Sequence[str]) -> str:
     """What is known about a row that is predicted badly."""
     said = []
     if j.row.view.moe:
-        said.append("routed model: dispatcher, token drop and host graphs are not stated")
+        said.append("routed model: the dispatcher, and what graphs take, follow its release")
     if assumed:
         said.append("assumed " + "; ".join(assumed))
     if j.row.source == "vtrain-single":

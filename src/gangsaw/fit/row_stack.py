@@ -9,6 +9,7 @@ from typing import Any
 from gangsaw.cost.fitted import device_family
 from gangsaw.cost.mixture import EARLIER, LATER
 from gangsaw.fit.row_model import whole
+from gangsaw.fit.row_recipe import with_facts
 from gangsaw.read.stacks import load_stack
 from gangsaw.spec import StackProfile, blocking, without_overlap
 
@@ -194,6 +195,7 @@ def adjusted(stack: StackProfile, row: Row) -> StackProfile:
     timed = stack.time
     if "off" in words(row, "overlap"):
         timed = without_overlap(timed)
+    timed = with_facts(timed, row)
     if row["plan"].get("launch_blocking") is True:
         timed = blocking(timed)
     dropout = row["plan"].get("hidden_dropout")

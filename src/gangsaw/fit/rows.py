@@ -19,6 +19,7 @@ from gangsaw.cost.layout import default_counts, ends_as_layers
 from gangsaw.errors import InputError
 from gangsaw.fit.row_faults import fault_of
 from gangsaw.fit.row_model import model_of, named, whole
+from gangsaw.fit.row_recipe import completed
 from gangsaw.fit.row_stack import OLD_KERNELS, is_fp8, stack_name, stacks_of, words
 from gangsaw.read.clusters import cluster_of
 from gangsaw.read.toml import read_text, shown
@@ -121,7 +122,9 @@ def schedule_of(row: Row) -> str:
 
 def stages_of(row: Row, layers: int, chunks: int) -> tuple[int, ...]:
     """Layers of each chunk: as the row states it, else as its framework splits them."""
-    text = words(row, "pp_partition")
+    text, own = words(row, "pp_partition"), row["plan"].get("stages")
+    if isinstance(own, list) and len(own) == chunks and sum(map(whole, own)) == layers:
+        return tuple(map(whole, own))
     if "embedding" in text or stack_name(row) == "zero-bubble" or layers % chunks:
         ends = ends_as_layers(layers, chunks)
         if ends is not None:
@@ -289,6 +292,7 @@ def read_row(row: Row) -> Reading:
         return Reading(label, source, "", skipped=why, row=row)
     name = stack_name(row)
     assumed: list[str] = []
+    row = completed(row, assumed)
     try:
         found = _candidates(row, assumed)
     except (ValueError, TypeError, InputError) as error:

@@ -108,6 +108,9 @@ class StackTime(Document):
         1.0, description="elementwise traffic over that of fused kernels"
     )
     launch_floor_layer_s: NonNegative = Field(0.0, description="host floor of a layer, forward")
+    graphed_frac: Frac = Field(
+        0.0, description="share of a layer's host time that CUDA graphs take away"
+    )
     launch_blocking: bool = Field(
         False,
         description="CUDA_LAUNCH_BLOCKING=1: the host waits for every kernel, so that its own time"
@@ -116,8 +119,26 @@ class StackTime(Document):
     collective_overhead_s: NonNegative = Field(2e-5, description="added to each collective")
     tp_exposed_fwd_frac: Frac = Field(1.0, description="share of forward TP time not hidden")
     tp_exposed_bwd_frac: Frac = Field(1.0, description="share of backward TP time not hidden")
+    tp_copy_bytes: NonNegative = Field(
+        0.0,
+        description="moved an element that sequence parallelism gathers or scatters, where the"
+        " framework lays it out again along the sequence",
+    )
+    fp8_gather_bytes: Positive = Field(
+        2.0, description="an element that is gathered as the input of an fp8 linear layer"
+    )
     cp_exposed_frac: Frac = 0.4
     ep_exposed_frac: Frac = 1.0
+    ep_once_a_node: bool = Field(
+        False,
+        description="a node receives each routed token once (DeepEP, HybridEP); an all-to-all sends"
+        " it to every expert",
+    )
+    ep_paired: bool = Field(
+        False,
+        description="dispatch and combine run under another microbatch's compute: what is longer"
+        " than that, and ep_exposed_frac of the rest, is not hidden",
+    )
     dp_overlap_backward_frac: Frac = Field(0.0, description="gradient reduction under backward")
     dp_overlap_forward_frac: Frac = Field(0.0, description="parameter gather under forward")
     dp_traffic_factor: Positive = Field(
