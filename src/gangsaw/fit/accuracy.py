@@ -24,6 +24,8 @@ from gangsaw.fit.outcome import ValidateResult
 from gangsaw.fit.own_rows import lines_of
 from gangsaw.fit.picture import Dot, bars, scatter
 from gangsaw.fit.release import catalog_file, load_held_out
+from gangsaw.fit.row_model import whole
+from gangsaw.fit.row_stack import is_fp8
 from gangsaw.fit.rows import Row, load_shipped, shipped_sources
 from gangsaw.fit.scores import (
     Judgement,
@@ -303,19 +305,34 @@ def page(report: Report, oracle: Sequence[Mapping[str, Any]] = ()) -> str:
     return "\n\n".join(p for p in parts if p) + "\n"
 
 
+def _kind(j: Judgement, row: Row) -> str:
+    """The kind of a run, one of the picture's."""
+    if j.row.view.moe:
+        return "routed"
+    if whole(row["plan"].get("cp") or 1) > 1:
+        return "long sequence, context parallel"
+    return "dense, 8 bits" if is_fp8(row) else "dense, 16 bits"
+
+
 def pictures(report: Report) -> dict[str, str]:
     """The pictures by file name."""
     dots = [
-        Dot(j.row.step_s, j.predicted_s, j.row.source, j.row.view.moe) for j in report.rounds[0]
+        Dot(j.row.step_s, j.predicted_s, j.row.source, _kind(j, report.table[j.row.id]))
+        for j in report.rounds[0]
     ]
     after = {s.source: s.mean_abs for s in report.by_round[3]}
-    rows = {
-        s.source: [s.mean_abs, after.get(s.source, s.mean_abs), report.baseline[s.source]]
+    rows: dict[str, list[float | None]] = {
+        s.source: [s.mean_abs, after.get(s.source), report.baseline[s.source]]
         for s in report.by_round[0]
     }
+    notes = {s.source: f"{100 * s.mean_abs:.1f} %" for s in report.by_round[0]}
     labels = ["source left out", "after 3 own rows", "constant MFU + bubble"]
     return {
-        "scatter.svg": scatter(dots, "Step time of runs whose source the fit has not seen"),
+        "scatter.svg": scatter(
+            dots,
+            notes,
+            "Predicted (upwards) against measured step: the fit has not seen any row of the source",
+        ),
         "errors.svg": bars(rows, labels, "Mean absolute error of step time by source"),
     }
 

@@ -7,20 +7,30 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
-WIDTH, HEIGHT, MARGIN = 760, 460, 56
+WIDTH = 760
 COLOURS = (
     "#1f5fa8", "#d97a2b", "#3a8a4d", "#7b4fa3", "#8a5a33", "#c0392b", "#5b6770", "#1a9aa0",
     "#b5892b", "#c2538f", "#2f2f2f", "#7f9b2f",
 )  # fmt: skip
 
 
+KINDS = {
+    "dense, 16 bits": "#1f5fa8",
+    "dense, 8 bits": "#d97a2b",
+    "routed": "#3a8a4d",
+    "long sequence, context parallel": "#7b4fa3",
+}
+"""Kinds of runs with their colours; a kind's place in this order is its shape too."""
+PANEL, COLUMNS = 176, 4
+
+
 class Dot(NamedTuple):
-    """A point of a scatter: measured, predicted, its series, whether it is a routed model."""
+    """A point of a scatter: measured, predicted, its series, one of KINDS."""
 
     x: float
     y: float
     series: str
-    hollow: bool
+    kind: str
 
 
 def _head(width: int, height: int, title: str) -> list[str]:
@@ -40,65 +50,78 @@ def _text(x: float, y: float, text: str, anchor: str = "start", weight: str = "4
     )
 
 
-def _ticks(lo: float, hi: float) -> list[float]:
-    """Powers of ten inside lo..hi (logarithms)."""
-    return [float(t) for t in range(math.ceil(lo), math.floor(hi) + 1)]
+def _seconds(value: float) -> str:
+    return f"{float(f'{value:.2g}'):g} s"
 
 
-def _seconds(power: float) -> str:
-    value = 10.0**power
-    return f"{value:g} s" if value >= 1.0 else f"{value * 1e3:g} ms"
+def _mark(x: float, y: float, kind: str) -> str:
+    """A point in its kind's colour and shape: circle, square, diamond, triangle."""
+    at, colour = list(KINDS).index(kind), KINDS[kind]
+    style = f'fill="{colour}" fill-opacity="0.55" stroke="{colour}"'
+    if at == 0:
+        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.6" {style}/>'
+    if at == 1:
+        return f'<rect x="{x - 2.4:.1f}" y="{y - 2.4:.1f}" width="4.8" height="4.8" {style}/>'
+    if at == 2:
+        corners = f"M{x:.1f} {y - 3.4:.1f}l3.4 3.4l-3.4 3.4l-3.4 -3.4z"
+    else:
+        corners = f"M{x:.1f} {y - 3.2:.1f}l3.2 5.4h-6.4z"
+    return f'<path d="{corners}" {style}/>'
 
 
-def scatter(dots: Sequence[Dot], title: str) -> str:
-    """Predicted against measured, both logarithmic, with the diagonal and +-20 % lines."""
+def _panel(dots: Sequence[Dot], left: float, top: float, note: str) -> list[str]:
+    """One source: both axes logarithmic over its own range, the diagonal and +-20 % lines."""
     logs = [math.log10(v) for d in dots for v in (d.x, d.y)]
-    lo, hi = min(logs) - 0.1, max(logs) + 0.1
-    side = HEIGHT - 2 * MARGIN
+    middle, reach = (min(logs) + max(logs)) / 2.0, max(0.25, max(logs) - min(logs)) / 2.0 + 0.1
+    lo, hi = middle - reach, middle + reach
+    side = PANEL - 20
 
     def at(v: float, flip: bool) -> float:
         share = (math.log10(v) - lo) / (hi - lo)
-        return MARGIN + (1.0 - share if flip else share) * side
+        return top + (1.0 - share) * side if flip else left + share * side
 
-    out = _head(WIDTH, HEIGHT, title)
-    out.append(_text(MARGIN, 24, title, weight="600"))
-    for power in _ticks(lo, hi):
-        p = at(10.0**power, False)
-        q = at(10.0**power, True)
-        out.append(f'<path d="M{p:.1f} {MARGIN}V{MARGIN + side}" stroke="#e4e4e4"/>')
-        out.append(f'<path d="M{MARGIN} {q:.1f}H{MARGIN + side}" stroke="#e4e4e4"/>')
-        out.append(_text(p, MARGIN + side + 16, _seconds(power), "middle"))
-        out.append(_text(MARGIN - 6, q + 4, _seconds(power), "end"))
+    out = [
+        _text(left, top - 8, dots[0].series, weight="600"),
+        f'<rect x="{left}" y="{top}" width="{side}" height="{side}" fill="none" stroke="#bbb"/>',
+    ]
+    out.append(_text(left, top + side + 14, _seconds(10.0**lo)))
+    out.append(_text(left + side, top + side + 14, _seconds(10.0**hi), "end"))
     for factor, dash in ((1.0, ""), (1.2, "4 3"), (1 / 1.2, "4 3")):
-        a, b = 10.0 ** (lo + 0.08), 10.0 ** (hi - 0.08)
+        shift = math.log10(factor)
+        a, b = 10.0 ** (lo + max(0.0, -shift)), 10.0 ** (hi - max(0.0, shift))
         out.append(
             f'<path d="M{at(a, False):.1f} {at(a * factor, True):.1f}'
             f'L{at(b, False):.1f} {at(b * factor, True):.1f}" stroke="#888"'
             f' stroke-dasharray="{dash}" fill="none"/>'
         )
+    out += [_mark(at(d.x, False), at(d.y, True), d.kind) for d in dots]
+    out.append(_text(left + side - 4, top + side - 6, note, "end"))
+    return out
+
+
+def scatter(dots: Sequence[Dot], notes: Mapping[str, str], title: str) -> str:
+    """Predicted against measured: a panel a source with its note, coloured by kind."""
     names = sorted({d.series for d in dots})
-    for d in dots:
-        colour = COLOURS[names.index(d.series) % len(COLOURS)]
-        fill = "none" if d.hollow else colour
-        out.append(
-            f'<circle cx="{at(d.x, False):.1f}" cy="{at(d.y, True):.1f}" r="3" fill="{fill}"'
-            f' fill-opacity="0.6" stroke="{colour}"/>'
-        )
-    out.append(_text(MARGIN + side / 2, HEIGHT - 12, "measured step", "middle"))
-    out.append(_text(MARGIN, MARGIN - 10, "predicted step, source left out; hollow: routed model"))
-    for i, name in enumerate(names):
-        y = MARGIN + 10 + 20 * i
-        x = MARGIN + side + 24
-        out.append(f'<circle cx="{x}" cy="{y - 4}" r="4" fill="{COLOURS[i % len(COLOURS)]}"/>')
-        out.append(_text(x + 10, y, name))
+    rows = math.ceil(len(names) / COLUMNS)
+    width, height = 24 + COLUMNS * (PANEL + 12), 80 + rows * (PANEL + 34)
+    out = _head(width, height, title)
+    out.append(_text(24, 24, title, weight="600"))
+    x = 24.0
+    for kind in KINDS:
+        out += [_mark(x + 4, 42, kind), _text(x + 14, 46, kind)]
+        x += 34 + 6.4 * len(kind)
+    for at, name in enumerate(names):
+        left = 24.0 + (at % COLUMNS) * (PANEL + 12)
+        top = 84.0 + (at // COLUMNS) * (PANEL + 34)
+        out += _panel([d for d in dots if d.series == name], left, top, notes[name])
     return "\n".join([*out, "</svg>"]) + "\n"
 
 
-def bars(rows: Mapping[str, Sequence[float]], labels: Sequence[str], title: str) -> str:
+def bars(rows: Mapping[str, Sequence[float | None]], labels: Sequence[str], title: str) -> str:
     """Groups of horizontal bars, a group a row, fractions printed as per cent."""
     group = 16 * len(labels) + 12
     height = 70 + group * len(rows)
-    top = max((v for values in rows.values() for v in values), default=1.0)
+    top = max((v for values in rows.values() for v in values if v is not None), default=1.0)
     out = _head(WIDTH, height, title)
     out.append(_text(16, 24, title, weight="600"))
     for i, label in enumerate(labels):
@@ -109,6 +132,9 @@ def bars(rows: Mapping[str, Sequence[float]], labels: Sequence[str], title: str)
         y = 62 + group * r
         out.append(_text(160, y + group / 2, name, "end"))
         for i, value in enumerate(values):
+            if value is None:
+                out.append(_text(176, y + 16 * i + 11, "too few rows"))
+                continue
             w = 480.0 * value / top
             out.append(
                 f'<rect x="170" y="{y + 16 * i}" width="{w:.1f}" height="13" fill="{COLOURS[i]}"/>'
