@@ -23,7 +23,7 @@ DISPATCHERS = {"alltoall": (False, 1.0), "deepep": (True, 0.6), "hybridep": (Tru
 """Whether a node receives each routed token once, and the share of an all-to-all's passes over the
 routed rows: eight (permute, the collective's own copies, sort by expert, pad and back), five where
 the exchange reads and writes the tokens themselves, three where it sorts them too."""
-PLAN_KEYS = ("dispatcher", "graphs", "ep_overlap")
+PLAN_KEYS = ("dispatcher", "graphs", "ep_overlap", "grad_bytes")
 _RELEASE = re.compile(r"nemo\D{0,12}(\d\d\.\d\d(?:\.\d\d)?)")
 
 
@@ -38,31 +38,30 @@ def _release(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split("."))
 
 
-def _recipe(row: Row) -> Mapping[str, Any] | None:
-    """The published recipe that the row's release, model and device point to."""
+def _recipe(row: Row) -> Mapping[str, Any]:
+    """What the published recipes set for the row's release, model and device; the first counts."""
     text = str(row["plan"].get("framework", "")).lower()
     found = _RELEASE.search(text)
     if found is None:
-        return None
+        return {}
     release = _release(found.group(1))
     name = re.sub(r"[^a-z0-9]", "", str(row["model"].get("name", "")).lower())
     device = str(row["hardware"].get("device", "")).lower()
+    facts: dict[str, Any] = {}
     for recipe in recipes():
-        if recipe["framework"] not in text or not name.startswith(recipe["model"]):
+        if recipe["framework"] not in text or not name.startswith(recipe.get("model", "")):
             continue
         since, until = recipe.get("since"), recipe.get("until")
         if (since and release < _release(since)) or (until and release > _release(until)):
             continue
-        if device.startswith(tuple(recipe["devices"])):
-            return recipe
-    return None
+        if device.startswith(tuple(recipe.get("devices", [""]))):
+            facts = {**recipe, **facts}
+    return facts
 
 
 def completed(row: Row, assumed: list[str]) -> Row:
     """The row with what its recipe sets and it does not state itself; `assumed` gets a line."""
     recipe = _recipe(row)
-    if recipe is None:
-        return row
     plan = {k: recipe[k] for k in PLAN_KEYS if k in recipe and row["plan"].get(k) is None}
     stages = recipe.get("stages", {}).get(str(_chunks(row)))
     if stages and row["plan"].get("stages") is None:

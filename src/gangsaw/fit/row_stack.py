@@ -201,6 +201,9 @@ def adjusted(stack: StackProfile, row: Row) -> StackProfile:
     dropout = row["plan"].get("hidden_dropout")
     if isinstance(dropout, int | float):
         memory["dropout"] = dropout > 0.0
+    grads = row["plan"].get("grad_bytes")
+    if isinstance(grads, int | float) and grads > 0.0:
+        memory["grad_bytes"] = float(grads)
     if row["plan"].get("gradient_accumulation_fusion") is False:
         # Transformer Engine's cached dummy gradients belong to the fusion.
         memory["wgrad_dummy"] = False
