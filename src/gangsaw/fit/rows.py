@@ -21,7 +21,7 @@ from gangsaw.fit.row_faults import fault_of
 from gangsaw.fit.row_model import model_of, named, whole
 from gangsaw.fit.row_recipe import completed
 from gangsaw.fit.row_stack import OLD_KERNELS, is_fp8, stack_name, stacks_of, words
-from gangsaw.read.clusters import cluster_of
+from gangsaw.read.clusters import cluster_of, with_inter_efficiency
 from gangsaw.read.toml import read_text, shown
 from gangsaw.spec import AttentionCurve, ClusterSpec, Plan, Recipe
 from gangsaw.spec.job import Job
@@ -334,13 +334,7 @@ def with_measured_fabric(cluster: ClusterSpec, m: Mapping[str, Any]) -> ClusterS
     """The cluster with the share of the line rate that collectives reach between its hosts."""
     if "inter_efficiency" not in m:
         return cluster
-    tiers = tuple(
-        t.model_copy(update={"efficiency": m["inter_efficiency"], "source": m["origin"]})
-        if t.devices > cluster.host.devices
-        else t
-        for t in cluster.tiers
-    )
-    return cluster.model_copy(update={"tiers": tiers})
+    return with_inter_efficiency(cluster, m["inter_efficiency"], m["origin"])
 
 
 def _by_width(table: Mapping[str, float]) -> dict[int, float]:

@@ -268,3 +268,14 @@ def _positive(value: float, what: str) -> float:
     if not (math.isfinite(value) and value > 0):
         raise InputError(f"{what}={value}: a positive number")
     return value
+
+
+def with_inter_efficiency(cluster: ClusterSpec, efficiency: float, source: str) -> ClusterSpec:
+    """The cluster whose collectives reach this measured share of the line rate between hosts."""
+    tiers = tuple(
+        t.model_copy(update={"efficiency": efficiency, "source": source})
+        if t.devices > cluster.host.devices
+        else t
+        for t in cluster.tiers
+    )
+    return cluster.model_copy(update={"tiers": tiers})

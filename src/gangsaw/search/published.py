@@ -17,7 +17,7 @@ from gangsaw.bill.power import site_power
 from gangsaw.bill.run import run_account
 from gangsaw.bill.use import use_of_plan
 from gangsaw.errors import InputError
-from gangsaw.read.clusters import cluster_of, load_cluster
+from gangsaw.read.clusters import cluster_of, load_cluster, with_inter_efficiency
 from gangsaw.read.models import load_model
 from gangsaw.read.prices import shipped_prices
 from gangsaw.read.stacks import load_stack
@@ -28,6 +28,7 @@ from gangsaw.spec.invoice import RunTerms
 from gangsaw.spec.job import Job
 from gangsaw.spec.plan import Plan
 from gangsaw.spec.recipe import Precision, Recipe
+from gangsaw.spec.stack import blocking
 from gangsaw.units import GBPS, HOUR_S
 
 BOUND_FRAC = 0.15
@@ -67,8 +68,12 @@ class PublishedRun(Document):
     nic_gbps: Positive | None = Field(
         None, description="network port of a device, Gbit/s, where it is not the node's usual one"
     )
+    inter_efficiency: Frac | None = Field(
+        None, description="share of that port's rate that collectives reached, where it was measured"
+    )
     stack: str
     stack_time: dict[str, float | str] = Field(default_factory=dict)
+    launch_blocking: bool = Field(False, description="run with CUDA_LAUNCH_BLOCKING=1")
     device_hours: Positive
     node_kwh: Positive | None = Field(None, description="at the nodes, without PUE")
     source: str
@@ -133,16 +138,21 @@ def job_of(run: PublishedRun, phase: RunPhase) -> Job:
         stack = stack.model_copy(
             update={"time": stack.time.model_copy(update=dict(run.stack_time))}
         )
+    if run.launch_blocking:
+        stack = stack.model_copy(update={"time": blocking(stack.time)})
+    cluster = cluster_of(
+        run.node,
+        phase.devices,
+        inter_bytes_per_s=run.nic_gbps * GBPS if run.nic_gbps else None,
+    )
+    if run.inter_efficiency is not None:
+        cluster = with_inter_efficiency(cluster, run.inter_efficiency, run.source)
     return Job(
         model=load_model(run.model),
         recipe=Recipe(
             seq_len=phase.seq_len, global_batch=phase.global_batch, precision=phase.precision
         ),
-        cluster=cluster_of(
-            run.node,
-            phase.devices,
-            inter_bytes_per_s=run.nic_gbps * GBPS if run.nic_gbps else None,
-        ),
+        cluster=cluster,
         stack=stack,
     )
 
