@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from gangsaw.errors import InputError
+from gangsaw.report.memory_steps import memory_steps
 from gangsaw.report.timeline_html import page_data, timeline_html
 from gangsaw.report.timeline_svg import MAX_BOXES, boxes, timeline_svg
 from gangsaw.schedule import generate
 from gangsaw.simulate import DataParallel, StageMemory, StageTimes, Timeline, Transfers, simulate
+from gangsaw.simulate.timeline import MemoryCurve
 from gangsaw.trace.chrome import chrome_trace
 
 
@@ -79,6 +81,44 @@ def test_page_holds_every_box():
     assert "{{" not in page and page.count("</script>") == 2 and "<b>" not in page
     inside = page.split('type="application/json">')[1].split("</script>")[0]
     assert json.loads(inside)[0]["ranks"] == 4
+
+
+def unpacked(text, kind):
+    return np.frombuffer(base64.b64decode(text), kind)
+
+
+@pytest.mark.parametrize("name,chunks", [("1f1b", 1), ("dualpipe-v", 2)])
+def test_page_holds_memory_and_critical_path(name, chunks):
+    timeline = made(name, 4, 12, chunks)
+    data = page_data(timeline, "x")
+    memory = data["memory"]
+    when, level = unpacked(memory["when"], np.float64), unpacked(memory["level"], np.float32)
+    for rank in range(4):
+        span = slice(memory["first"][rank], memory["first"][rank + 1])
+        assert np.all(np.diff(when[span]) >= 0.0)
+        # Activations come and go: what is left is what was there before the step.
+        assert level[span][-1] == pytest.approx(memory["base"][rank], rel=1e-6)
+        assert level[span].max() <= timeline.memory.peak_bytes[rank] * (1 + 1e-6)
+    assert memory["most"] == timeline.memory.peak_bytes.max()
+    path = unpacked(data["critical"], np.int32)
+    start = unpacked(data["start"], np.float64)
+    end = start + unpacked(data["lasts"], np.float32)
+    assert len(path) == len(timeline.critical)
+    assert np.allclose(start[path], timeline.start_s[timeline.critical])
+    assert end[path[-1]] == pytest.approx(timeline.end_s[timeline.busy()].max())
+    bare = simulate(generate("1f1b", 2, 4), StageTimes.of(2, 1.0, 1.0, 1.0))
+    assert page_data(bare, "x")["memory"] is None
+
+
+def test_steps_of_memory_come_in_order_of_time():
+    """A gather listed behind an action that ends after it began: gains keep their own times."""
+    first, when = np.array([0, 3, 5]), np.array([1.0, 4.0, 2.0, 0.5, 3.0])
+    level = np.array([11.0, 13.0, 18.0, 22.0, 20.0])
+    curve = MemoryCurve(first, when, level, np.array([18.0, 22.0]), np.array([10.0, 20.0]))
+    steps = memory_steps(curve)
+    assert steps.of_rank(0)[0].tolist() == [1.0, 2.0, 4.0]
+    assert steps.of_rank(0)[1].tolist() == [11.0, 16.0, 18.0]
+    assert steps.of_rank(1)[1].tolist() == [22.0, 20.0]
 
 
 def test_chrome_trace_has_ranks_streams_and_arrows():

@@ -90,7 +90,7 @@ def _page(result: PlanListResult, chosen: EstimateResult, sweeps: ReportSweeps) 
         **_sentence(chosen),
         "picture": Markup(picture_svg(chosen, _short(sweeps.timeline_svg))),
         "timeline_page": sweeps.timeline_page,
-        "timeline_height": 170 + 27 * min(sweeps.timeline_ranks, 20),
+        "timeline_height": 210 + 42 * min(sweeps.timeline_ranks, 20),
         "chosen": pair(chosen, 1),
         "memory_line": f"{words.memory_use(chosen)}, {_headroom(chosen)}",
         "price_line": _price(chosen),

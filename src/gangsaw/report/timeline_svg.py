@@ -15,9 +15,10 @@ import numpy as np
 from gangsaw.errors import InputError
 from gangsaw.report import svg, words
 from gangsaw.report.colours import CAUSE_COLOURS, KIND_COLOURS
+from gangsaw.report.memory_steps import memory_steps, size
 from gangsaw.simulate.timeline import COMPUTE, DP, IDLE, P2P, PAIR, ROW_KINDS, Timeline
 from gangsaw.spec.result import CAUSES
-from gangsaw.units import format_frac, format_gib, format_s
+from gangsaw.units import format_frac, format_s
 
 MAX_BOXES = 30_000
 WIDTH = 1180.0
@@ -193,8 +194,8 @@ def _strips(timeline: Timeline, top: Sequence[float], scale: float) -> str:
 
 def _memory(timeline: Timeline, top: Sequence[float], scale: float, width: float) -> str:
     """The memory curve of each rank, one scale for all."""
-    memory = timeline.memory
-    if memory is None or not memory.peak_bytes.max() > 0:
+    memory = memory_steps(timeline.memory)
+    if memory is None:
         return ""
     most = float(memory.peak_bytes.max())
     out = []
@@ -217,15 +218,10 @@ def _memory(timeline: Timeline, top: Sequence[float], scale: float, width: float
             f'<polygon points="{where} {svg.num(points[-1][0])},{svg.num(base)}"'
             f' fill="{svg.MUTED}" fill-opacity="0.28"/>'
         )
-        said = _size(float(memory.peak_bytes[rank]))
+        said = size(float(memory.peak_bytes[rank]))
         extra = 'font-size="9.5"'
         out.append(svg.text((width - RIGHT + 8, base), said, fill=svg.MUTED, extra=extra))
     return "".join(out)
-
-
-def _size(value_bytes: float) -> str:
-    """Bytes in GiB; small numbers are microbatches of a simulation without sizes."""
-    return format_gib(value_bytes) if value_bytes >= 1e6 else f"{value_bytes:.3g} mb"
 
 
 def _critical(timeline: Timeline, top: Sequence[float], scale: float) -> str:
