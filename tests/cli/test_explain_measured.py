@@ -19,7 +19,7 @@ def folder(tmp_path):
     seconds = {1: 0.010, 2: 0.006, 4: 0.0059, 8: 0.0058}
     rows = [
         {"key": str(tp), "kind": "layer", "tp": tp, "backward": True, "dtype": "bf16"}
-        | {"seq": 2048, "mbs": 1, "low_s": s}
+        | {"seq": 2048, "mbs": 1, "low_s": s, "kept_bytes": 3e8 / tp if tp < 8 else None}
         for tp, s in seconds.items()
     ]
     rows.append({**rows[0], "key": "forward", "backward": False, "low_s": 1.0})
@@ -39,6 +39,7 @@ def test_measured_layers_decide_on_tp(folder):
     layers = found["steps"][0]["layers"]
     assert {r["tp"]: r["measured_s"] for r in layers} == {1: 0.01, 2: 0.006, 4: 0.0059, 8: 0.0058}
     assert all(r["total_s"] == r["measured_s"] for r in layers)
+    assert [r["measured_kept_bytes"] for r in layers] == [3e8, 1.5e8, 0.75e8, None]
     assert [r["tp"] for r in layers if r["chosen"]] == [2]
     assert len(found["steps"]) == 5
     # Length and precision are those of the measurement; the walk is taken again with others.

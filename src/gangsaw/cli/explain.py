@@ -44,7 +44,6 @@ def command(args: ExplainArgs, recipe: SiteRecipeFlags, output: OutputFlags) -> 
     from gangsaw.cli.options import job_from, seed_of
 
     seed_of(output)
-    seconds: dict[int, float] = {}
     where, found = _where(args)
     if found is not None:
         recipe = dataclasses.replace(
@@ -57,11 +56,10 @@ def command(args: ExplainArgs, recipe: SiteRecipeFlags, output: OutputFlags) -> 
         job.recipe.seq_len,
         job.recipe.precision,
     )
-    if found is not None and same:
-        seconds = found.seconds
-    from gangsaw.search.explain import explain
+    from gangsaw.search.explain import Measured, explain
 
-    document = explain(job, seconds)
+    own = Measured(found.seconds, found.kept_bytes) if found is not None and same else None
+    document = explain(job, own)
     if found is not None and not same:
         screen.note(
             f"layers were measured at seq_len={found.seq_len} in {found.precision}; this walk"

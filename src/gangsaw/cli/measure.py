@@ -124,7 +124,16 @@ def _comments(facts: dict[str, Any]) -> list[str]:
         f" torch {machine['torch']}, python {machine['python']}",
     ]
     for name, fit in facts["fits"].items():
-        lines.append(f"{name}: residual {fit['residual']:.3f} (log) over {fit['points']} points")
+        words = f"{name}: misfit {fit['residual']:.3f} (rms log) over {fit['points']} points"
+        if len(name.split()) > 2:
+            rate, latency_s = fit["bytes_per_s"], fit["latency_s"]
+            words += f"; alone {rate:.4g} bytes/s, {latency_s:.3g} s"
+        lines.append(words)
+    noise = facts["noise"]
+    lines.append(
+        f"Rounds of a probe differ by {noise['scatter_frac']:.3f} (median); other work took"
+        f" {noise['busy_frac']:.3f} of a core"
+    )
     if facts["noise"]["too_noisy"]:
         lines.append("The machine was too noisy: measure again when nothing else runs.")
     return lines

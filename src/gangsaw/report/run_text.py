@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 MOST_RANKS = 16
 """Ranks that are listed one by one."""
+MISFIT = 0.25
+"""Residual of a tier's curve from which its operations are told apart."""
 LAYER_GAP = 0.01
 """Gap between a settled and a measured layer from which it is told."""
 
@@ -77,6 +79,27 @@ def rank_lines(result: ReconcileResult) -> list[str]:
     return lines
 
 
+def _quality(fits: Mapping[str, Any], noise: Mapping[str, Any]) -> list[str]:
+    """How well curves fit, and apart from that how well the machine repeats itself."""
+    lines = []
+    for name, fit in fits.items():
+        own = [f["residual"] for n, f in fits.items() if n.startswith(f"{name} ")]
+        if own and fit["residual"] > MISFIT and max(own) < fit["residual"]:
+            lines.append(
+                f"{name} has one curve for all-reduce, all-gather and reduce-scatter, which run at"
+                f" different rates here: it is off by {100 * fit['residual']:.0f} %, their own"
+                f" curves by at most {100 * max(own):.0f} %"
+            )
+    busy = f", other work took {100 * noise['busy_frac']:.0f} % of a core"
+    lines.append(
+        f"noise: measured again, a probe differs by {100 * noise['scatter_frac']:.0f} % (median);"
+        f" {100 * noise['noisy_frac']:.0f} % of probes by more than 25 %{busy}"
+    )
+    if noise["too_noisy"]:
+        lines.append("too noisy: measure again when nothing else runs on this machine")
+    return lines
+
+
 def measure_text(facts: Mapping[str, Any], console: Console) -> None:
     """What was measured on a machine."""
     from gangsaw.report.text import plain_table
@@ -84,7 +107,7 @@ def measure_text(facts: Mapping[str, Any], console: Console) -> None:
 
     machine, fits = facts["machine"], facts["fits"]
     console.print(f"{machine['name']} on {machine['host']}, torch {machine['torch']}")
-    table = plain_table(("curve", "left"), ("value", "left"), ("residual", "right"))
+    table = plain_table(("curve", "left"), ("value", "left"), ("misfit", "right"))
     for name, fit in fits.items():
         if "asymptote_flops_per_s" in fit:
             said = f"{fit['asymptote_flops_per_s'] / 1e12:.3g} TFLOP/s, k0 {fit['k0']:.0f}"
@@ -94,8 +117,12 @@ def measure_text(facts: Mapping[str, Any], console: Console) -> None:
             said = format_bandwidth(fit["bytes_per_s"])
         else:
             said = f"forward {fit['a_fwd']:.2f}, backward {fit['a_bwd']:.2f} of peak"
-        table.add_row(name, said, f"{100 * fit['residual']:.0f} %")
+        words = name.split()
+        shown = f"  {words[2].replace('_', '-')} alone" if len(words) > 2 else name
+        table.add_row(shown, said, f"{100 * fit['residual']:.0f} %")
     console.print(table)
+    for line in _quality(fits, facts["noise"]):
+        console.print(line)
     layers = plain_table(
         ("layer", "left"), ("forward", "right"), ("with backward", "right"), ("kept", "right")
     )
@@ -117,6 +144,4 @@ def measure_text(facts: Mapping[str, Any], console: Console) -> None:
         console.print(f"{said}: what collectives cost in a layer under TP, more than alone")
     ratio = facts["sustained_flops_per_s"] / facts["burst_flops_per_s"]
     console.print(f"sustained over burst rate: {ratio:.2f}")
-    if facts["noise"]["too_noisy"]:
-        console.print("too noisy: measure again when nothing else runs on this machine")
     console.print(f"cluster file: {facts['cluster']}", soft_wrap=True)

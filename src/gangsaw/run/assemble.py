@@ -10,7 +10,16 @@ from typing import Any, NamedTuple
 from scipy.optimize import brentq
 
 from gangsaw.errors import RunFailedError
-from gangsaw.run.fitting import Fit, Row, fit_attention, fit_gemm, fit_memory, fit_network
+from gangsaw.run.fitting import (
+    LEAST_POINTS,
+    Fit,
+    Row,
+    fit_attention,
+    fit_gemm,
+    fit_memory,
+    fit_network,
+    fit_operations,
+)
 from gangsaw.search.estimate import estimate
 from gangsaw.spec.cluster import AttentionCurve, ClusterSpec, DeviceSpec, HostSpec, TierSpec
 from gangsaw.spec.job import Job
@@ -198,7 +207,8 @@ def _scaled(cluster: ClusterSpec, scale: float) -> ClusterSpec:
 
 def _layer(row: Row) -> dict[str, Any]:
     names = ("tp", "dtype", "backward", "seq", "mbs", "low_s", "median_s", "spread_frac")
-    return {k: row[k] for k in names} | {"kept_bytes": row.get("kept_bytes")}
+    more = {"scatter_frac": row.get("scatter_frac", 0.0), "kept_bytes": row.get("kept_bytes")}
+    return {k: row[k] for k in names} | more
 
 
 def _device(rows: Sequence[Row], machine: Row, source: str, fits: dict[str, Fit]) -> DeviceSpec:
@@ -266,6 +276,11 @@ def _tiers(
     return tuple(found)
 
 
+RING = ("all_reduce", "all_gather", "reduce_scatter")
+"""What tensor and data parallelism run, of which a tier's curve is the middle. Messages and
+all-to-all follow from it by the shares of `cost.collectives`; their own curves stand beside it."""
+
+
 def _tier(
     name: str, devices: int, rows: Sequence[Row], source: str, fits: dict[str, Fit]
 ) -> TierSpec:
@@ -274,7 +289,12 @@ def _tier(
             name=name, devices=devices, bytes_per_s=1e9, latency_s=0.0, efficiency=1.0,
             source="one rank: nothing was measured",
         )  # fmt: skip
-    fit = fits[f"network {name}"] = fit_network(rows, devices)
+    ring = [r for r in rows if r.get("operation") in RING]
+    fit = fits[f"network {name}"] = fit_network(
+        ring if len(ring) >= LEAST_POINTS else rows, devices
+    )
+    for operation, own in fit_operations(rows, devices).items():
+        fits[f"network {name} {operation}"] = own
     return TierSpec(
         name=name,
         devices=devices,

@@ -47,14 +47,17 @@ class MeasuredLayer(Document):
     mbs: Count
     low_s: Positive
     median_s: Positive
-    spread_frac: NonNegative
+    spread_frac: NonNegative = Field(description="quartile range of repetitions over median")
+    scatter_frac: NonNegative = Field(0.0, description="difference between rounds over mean")
     kept_bytes: NonNegative | None = Field(description="of activations, where they were seen")
 
 
 class Noise(Document):
-    """How quiet the machine was."""
+    """How quiet the machine was: what measuring again changes, apart from how curves fit."""
 
-    noisy_frac: Frac = Field(description="share of noisy probes")
+    noisy_frac: Frac = Field(description="share of probes whose rounds differ by over a quarter")
+    scatter_frac: NonNegative = Field(0.0, description="median difference between rounds")
+    busy_frac: Frac = Field(0.0, description="share of a core that other work took")
     too_noisy: bool
     noisiest: tuple[str, ...]
 

@@ -29,6 +29,10 @@ BACKWARD_FLOPS = 2.5
 """Backward of fused attention over its forward: five products for two (arXiv:2307.08691)."""
 
 
+LEAST_POINTS = 4
+"""Sizes from which three parameters are fitted to one operation."""
+
+
 @dataclass(frozen=True)
 class Fit:
     """Fitted values by name, and the root mean square of log residuals over `points`."""
@@ -142,6 +146,22 @@ def fit_network(rows: Sequence[Row], devices: int) -> Fit:
     found, residual = _solve(predict, measured, (best, min(measured) / 2, 5e-5))
     names = ("bytes_per_s", "latency_s", "ramp_s")
     return Fit(dict(zip(names, found.tolist(), strict=True)), residual, len(rows))
+
+
+def fit_operations(rows: Sequence[Row], devices: int) -> dict[str, Fit]:
+    """A curve of its own for each operation that was seen at enough sizes.
+
+    Software runs its operations at different rates (gloo reduce-scatters by an all-reduce); a tier
+    has one curve. Where these fit and the tier's does not, that is the reason.
+    """
+    named: dict[str, list[Row]] = {}
+    for row in rows:
+        named.setdefault(str(row.get("operation", row["kind"])), []).append(row)
+    return {
+        name: fit_network(mine, devices)
+        for name, mine in named.items()
+        if len(mine) >= LEAST_POINTS
+    }
 
 
 def spread(seconds: Sequence[float]) -> tuple[float, float, float]:

@@ -11,6 +11,7 @@ import datetime
 import json
 import os
 import platform
+import statistics
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
+from pydantic import Field
 
 from gangsaw.errors import InputError, RunFailedError
 from gangsaw.read.stacks import load_stack
@@ -26,19 +28,30 @@ from gangsaw.run.fitting import spread
 from gangsaw.run.launch import join, own_rank, started_by_torchrun
 from gangsaw.run.model import Block, BuildOptions, initialise, rotary_table
 from gangsaw.run.parallel import DTYPES
-from gangsaw.run.probes import Bench, Probe, layer_bytes, seconds_of, sustained_rate
+from gangsaw.run.probes import (
+    Bench,
+    Probe,
+    core_share,
+    layer_bytes,
+    seconds_of,
+    sustained_rate,
+)
 from gangsaw.run.ranks import start_ranks
 from gangsaw.run.record import record_layer
-from gangsaw.run.results import CONFIG, RESULTS, read_results
+from gangsaw.run.results import CONFIG, RESULTS, read_lines, read_results
 from gangsaw.spec.base import Count, Document, Positive
 from gangsaw.spec.cluster import ClusterSpec
 from gangsaw.spec.model import ModelSpec
 
 LAYER = "layer.json"
-NOISY_SPREAD = 0.25
-"""Quartile range over median above which a probe counts as noisy."""
+NOISY_SCATTER = 0.25
+"""A probe counts as noisy where its rounds lie further apart than this, over their mean."""
 NOISY_SHARE = 1 / 3
 """Share of noisy probes above which the machine counts as too noisy."""
+BUSY_FRAC = 0.1
+"""Share of a core taken by other work above which the machine counts as too noisy."""
+SPIN_S = 0.2
+"""Seconds of computing by which other work on the cores is seen."""
 
 
 class MeasureConfig(Document):
@@ -50,7 +63,8 @@ class MeasureConfig(Document):
     seq_len: Count = 256
     precisions: tuple[Literal["fp32", "bf16"], ...] = ("fp32",)
     device: Literal["cpu", "cuda"] = "cpu"
-    budget_s: Positive = 0.3
+    budget_s: Positive = Field(0.3, description="spent on each probe, over all rounds")
+    rounds: Count = Field(2, description="times that all probes are run: what differs is noise")
     sustained_s: Positive = 3.0
     largest_bytes: Count = 2**25
     checkpoint_bytes: Count = 2**26
@@ -60,7 +74,8 @@ class MeasureConfig(Document):
 
 def probes_of(cfg: MeasureConfig) -> list[Probe]:
     """All probes in order: quick ones first, so that an early end still gives a cluster."""
-    found = [*_compute_probes(cfg), *_layer_probes(cfg), *_network_probes(cfg)]
+    found: list[Probe] = [{"kind": "spin", "at": "begin"}, *_compute_probes(cfg)]
+    found += [*_layer_probes(cfg), *_network_probes(cfg), {"kind": "spin", "at": "end"}]
     for write in (True, False):
         found.append({"kind": "checkpoint", "write": write, "bytes": cfg.checkpoint_bytes})
     return list({key_of(p): p for p in found}.values())
@@ -119,7 +134,7 @@ def _layer_probes(cfg: MeasureConfig) -> list[Probe]:
 def _network_probes(cfg: MeasureConfig) -> list[Probe]:
     if cfg.ranks < 2:
         return []
-    sizes = [s for s in (2**12, 2**16, 2**20, 2**23, 2**25, 2**28) if s <= cfg.largest_bytes]
+    sizes = [2**n for n in (12, 15, 18, 20, 22, 24, 25, 28) if 2**n <= cfg.largest_bytes]
     local = int(os.environ.get("LOCAL_WORLD_SIZE", str(cfg.ranks)))
     groups = [(r, 1) for r in (2, 4, 8, 16, 32, 64) if cfg.ranks % r == 0 and r <= local]
     if (local, 1) not in groups and local > 1:
@@ -171,22 +186,24 @@ def run_probes(cfg: MeasureConfig, say: Callable[[str], None] | None = None) -> 
     out = Path(cfg.out)
     bench = Bench(torch.device(cfg.device), cfg.model, out)
     lead = bench.rank == 0
-    done: list[Any] = [sorted(read_results(out)) if lead else None]
+    done: list[Any] = [[(r["key"], r.get("round", 0)) for r in read_lines(out)] if lead else None]
     dist.broadcast_object_list(done, src=0)
     known = set(done[0])
     if lead:
         _close_torn_line(out / RESULTS)
     probes = probes_of(cfg)
-    for number, probe in enumerate(probes, 1):
-        key = key_of(probe)
-        if key in known:
-            continue
-        row = _run(bench, probe, cfg)
-        if lead:
-            with (out / RESULTS).open("a") as file:
-                file.write(json.dumps({"key": key, **probe, **row}) + "\n")
-            (say or _progress)(f"{number}/{len(probes)} {_words(probe)}: {row['median_s']:.3g} s")
-    if lead and "machine" not in known:
+    for turn in range(cfg.rounds):
+        for number, probe in enumerate(probes, 1):
+            key = key_of(probe)
+            if (key, turn) in known:
+                continue
+            row = _run(bench, probe, cfg)
+            if lead:
+                with (out / RESULTS).open("a") as file:
+                    file.write(json.dumps({"key": key, "round": turn, **probe, **row}) + "\n")
+                where = f"{turn * len(probes) + number}/{cfg.rounds * len(probes)}"
+                (say or _progress)(f"{where} {_words(probe)}: {row['median_s']:.3g} s")
+    if lead and ("machine", 0) not in known:
         row = _machine(bench, cfg)
         with (out / RESULTS).open("a") as file:
             file.write(json.dumps({"key": "machine", "kind": "machine", **row}) + "\n")
@@ -207,7 +224,10 @@ def _record(cfg: MeasureConfig, path: Path) -> None:
 
 
 def _run(bench: Bench, probe: Probe, cfg: MeasureConfig) -> dict[str, Any]:
-    mine = seconds_of(bench, probe, cfg.budget_s)
+    if probe["kind"] == "spin":
+        share = core_share(bench, SPIN_S)
+        return {"low_s": SPIN_S, "median_s": SPIN_S, "repetitions": 1, "core_share": share}
+    mine = seconds_of(bench, probe, cfg.budget_s / cfg.rounds)
     if probe["kind"] == "p2p":
         mine = [s / 2 for s in mine]
     every: list[Any] = [None] * bench.world
@@ -217,7 +237,6 @@ def _run(bench: Bench, probe: Probe, cfg: MeasureConfig) -> dict[str, Any]:
     low, middle, wide = spread(slowest)
     row: dict[str, Any] = {
         "low_s": low, "median_s": middle, "spread_frac": wide, "repetitions": len(slowest),
-        "noisy": wide > NOISY_SPREAD,
     }  # fmt: skip
     if probe["kind"] == "layer" and probe["backward"]:
         row["kept_bytes"] = layer_bytes(bench, probe)
@@ -302,12 +321,18 @@ def measured_cluster(out: Path) -> tuple[ClusterSpec, dict[str, Any]]:
 
 
 def noise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Share of noisy probes, their names, and whether the machine was too noisy to trust."""
-    timed = [r for r in rows if "noisy" in r]
-    noisy = [r for r in timed if r["noisy"]]
+    """How far rounds of the same probe lie apart, and what else ran on this machine.
+
+    It is about measuring again, not about curves: how well these fit stands in their residuals.
+    """
+    timed = [r for r in rows if "scatter_frac" in r and r["kind"] != "spin"]
+    noisy = [r for r in timed if r["scatter_frac"] > NOISY_SCATTER]
     share = len(noisy) / len(timed) if timed else 0.0
+    busy = max((1.0 - float(r["core_share"]) for r in rows if "core_share" in r), default=0.0)
     return {
         "noisy_frac": share,
-        "too_noisy": share > NOISY_SHARE,
-        "noisiest": [r["key"] for r in sorted(noisy, key=lambda r: -r["spread_frac"])[:5]],
+        "scatter_frac": statistics.median([r["scatter_frac"] for r in timed]) if timed else 0.0,
+        "busy_frac": busy,
+        "too_noisy": share > NOISY_SHARE or busy > BUSY_FRAC,
+        "noisiest": [r["key"] for r in sorted(noisy, key=lambda r: -r["scatter_frac"])[:5]],
     }

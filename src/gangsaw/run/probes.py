@@ -133,10 +133,13 @@ def _collective(bench: Bench, probe: Probe) -> Action | None:
     size, ranks = probe["bytes"] // 4, probe["ranks"]
     whole = torch.ones(max(ranks, size // ranks * ranks), device=bench.device)
     part = torch.ones(whole.numel() // ranks, device=bench.device)
+    # Names of torch 2.13, and of those before it.
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
     runs: dict[str, Action] = {
         "all_reduce": lambda: dist.all_reduce(whole, group=group),
-        "all_gather": lambda: dist.all_gather_into_tensor(whole, part, group=group),
-        "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole, group=group),
+        "all_gather": lambda: gather(whole, part, group=group),
+        "reduce_scatter": lambda: scatter(part, whole, group=group),
         "all_to_all": lambda: dist.all_to_all_single(torch.empty_like(whole), whole, group=group),
     }
     return runs[probe["operation"]]
@@ -191,8 +194,12 @@ _MAKERS: dict[str, Callable[[Bench, Probe], Action | None]] = {
 }  # fmt: skip
 
 
-def seconds_of(bench: Bench, probe: Probe, budget_s: float, most: int = 40) -> list[float]:
-    """Seconds of repetitions on this rank, at least 5, until `budget_s` is spent.
+LEAST, MOST = 4, 200
+"""Repetitions of a probe in one round."""
+
+
+def seconds_of(bench: Bench, probe: Probe, budget_s: float) -> list[float]:
+    """Seconds of LEAST to MOST repetitions on this rank, as many as `budget_s` holds.
 
     All ranks begin together and repeat equally often: rank 0's first repetition decides how
     often. Ranks that a probe leaves out return an empty list.
@@ -206,7 +213,9 @@ def seconds_of(bench: Bench, probe: Probe, budget_s: float, most: int = 40) -> l
             action()
             bench.sync()
         first = time.perf_counter() - begun
-    count = torch.tensor(float(min(most, max(5, budget_s / max(first, 1e-7)))))
+    count = torch.tensor(
+        float(min(MOST, max(LEAST, budget_s / max(first, 1e-7)))), device=bench.device
+    )
     dist.all_reduce(count, op=dist.ReduceOp.MIN)
     found: list[float] = []
     for _ in range(int(count)):
@@ -218,6 +227,30 @@ def seconds_of(bench: Bench, probe: Probe, budget_s: float, most: int = 40) -> l
             bench.sync()
         found.append(time.perf_counter() - begun)
     return found if action is not None else []
+
+
+def core_share(bench: Bench, seconds: float) -> float:
+    """Share of a core that each rank got while all of them computed: the least of the ranks.
+
+    Over what the ranks can have of this host's cores, so that 1 is a host without other work.
+    """
+    dist.barrier()
+    begun, spent = time.perf_counter(), time.thread_time()
+    while time.perf_counter() - begun < seconds:
+        pass
+    share = (time.thread_time() - spent) / (time.perf_counter() - begun)
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", str(bench.world)))
+    fair = min(1.0, len(_cores()) / local)
+    least = torch.tensor(share / fair, device=bench.device)
+    dist.all_reduce(least, op=dist.ReduceOp.MIN)
+    return min(1.0, float(least))
+
+
+def _cores() -> set[int]:
+    """The cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
 
 
 def layer_bytes(bench: Bench, probe: Probe) -> int:

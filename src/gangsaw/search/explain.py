@@ -9,6 +9,7 @@ precision and sequence length.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from pydantic import Field
 
@@ -36,7 +37,10 @@ class LayerRow(Document):
     tp: int
     tier: str = Field(description="the outermost tier that the tensor group crosses")
     state_bytes: float = Field(description="parameters, gradients and optimizer, unsharded")
-    activation_bytes: float
+    activation_bytes: float = Field(description="kept for backward, by the stack's profile")
+    measured_kept_bytes: float | None = Field(
+        None, description="the same as seen on the machine, the layer's input in it"
+    )
     compute_s: float
     tp_comm_s: float
     tp_comm_frac: float
@@ -122,8 +126,15 @@ class ExplainResult(Document):
     steps: tuple[ExplainStep, ...]
 
 
-def layer_rows(job: Job, low: Lowered, measured: Mapping[int, float]) -> list[LayerRow]:
-    """The most frequent layer kind on one rank, by TP; `measured` seconds by TP stand for ours."""
+class Measured(NamedTuple):
+    """Seconds of a layer forward and backward, and bytes that it keeps between, by TP size."""
+
+    seconds: Mapping[int, float] = {}
+    kept_bytes: Mapping[int, float] = {}
+
+
+def layer_rows(job: Job, low: Lowered, measured: Measured) -> list[LayerRow]:
+    """The most frequent layer kind on one rank, by TP; measured seconds by TP stand for ours."""
     kind = max(range(len(job.model.kinds)), key=job.model.order.count)
     rows = []
     for tp in [t for t in legal_tp(job.model, 64) if job.cluster.devices % t == 0]:
@@ -140,11 +151,12 @@ def layer_rows(job: Job, low: Lowered, measured: Mapping[int, float]) -> list[La
                 tier=tier_name_for(job.cluster, tp, 1),
                 state_bytes=STATE_BYTES * float(held[DENSE] + held[EXPERT]),
                 activation_bytes=float(held[KEPT_NONE]),
+                measured_kept_bytes=measured.kept_bytes.get(tp),
                 compute_s=compute,
                 tp_comm_s=comm,
                 tp_comm_frac=comm / (compute + comm),
-                total_s=measured.get(tp, compute + comm),
-                measured_s=measured.get(tp),
+                total_s=measured.seconds.get(tp, compute + comm),
+                measured_s=measured.seconds.get(tp),
             )
         )
     return rows
@@ -276,12 +288,10 @@ def data_rows(job: Job, low: Lowered, plan: Plan) -> list[DataRow]:
     return rows
 
 
-def walk(
-    job: Job, measured: Mapping[int, float] | None = None
-) -> tuple[list[ExplainStep], Evaluated, str]:
-    """Steps 1 to 4 and the plan that they lead to; `measured`: seconds of a layer by TP."""
+def walk(job: Job, measured: Measured | None = None) -> tuple[list[ExplainStep], Evaluated, str]:
+    """Steps 1 to 4 and the plan that they lead to; `measured`: a layer by TP."""
     low = lower(job)
-    rows = layer_rows(job, low, measured or {})
+    rows = layer_rows(job, low, measured or Measured())
     tp, reason = choose_tp(rows)
     pipelines = pipeline_rows(job, low, tp)
     if not pipelines:
@@ -373,21 +383,27 @@ def again_rows(job: Job) -> list[AgainRow]:
     return rows
 
 
-def explain(job: Job, measured: Mapping[int, float] | None = None) -> ExplainResult:
+def explain(job: Job, measured: Measured | None = None) -> ExplainResult:
     """The walk to a plan of the job.
 
-    `measured`: seconds of a layer forward and backward on this machine by TP size, for one
-    sequence of the recipe's length in its precision; they decide step 2. Step 5, at other
-    precisions and lengths, follows the curves of the (measured) cluster.
+    `measured`: of a layer on this machine by TP size, for one sequence of the recipe's length in
+    its precision; its seconds decide step 2. Step 5, at other precisions and lengths, follows the
+    curves of the (measured) cluster.
     """
     steps, _, _ = walk(job, measured)
     again = again_rows(job)
-    changed = len({(r.tp, r.pp, r.mbs) for r in again}) > 1
+    cuts = {(r.tp, r.pp, r.vpp, r.dp) for r in again}
+    if len(cuts) > 1:
+        said = "the cut changes with them"
+    elif len({(r.mbs, r.recompute) for r in again}) > 1:
+        said = "the same cut holds for all; microbatch or recompute change"
+    else:
+        said = "the same plan holds for all"
     steps.append(
         ExplainStep(
             title="5 Again with another precision and sequence length",
             again=tuple(again),
-            conclusion="the cut changes with them" if changed else "the same cut holds for all",
+            conclusion=said,
         )
     )
     return ExplainResult(

@@ -69,7 +69,7 @@ class PublishedRun(Document):
         None, description="network port of a device, Gbit/s, where it is not the node's usual one"
     )
     inter_efficiency: Frac | None = Field(
-        None, description="share of that port's rate that collectives reached, where it was measured"
+        None, description="share of that port's rate that collectives were measured to reach"
     )
     stack: str
     stack_time: dict[str, float | str] = Field(default_factory=dict)
