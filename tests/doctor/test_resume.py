@@ -82,3 +82,29 @@ def test_the_same_layout_always_resumes(form, tp, pp, dp):
     assert found.changed == {}
     assert found.direct == (form != "safetensors")
     assert found.convert_s is None
+
+
+@pytest.mark.parametrize(
+    ("form", "pair", "parts"),
+    [
+        ("torch_dist", ("megatron-lm", "torchtitan"), ("convert_checkpoints.py export", "initial_load_in_hf")),
+        ("dcp", ("torchtitan", "megatron-bridge"), ("convert_to_hf.py", "convert_checkpoints.py import")),
+        ("deepspeed", ("deepspeed", "torchtitan"), ("zero_to_fp32.py", "initial_load_in_hf")),
+        ("deepspeed", ("gpt-neox", "llama-factory"), ("convert_neox_to_hf.py", "model_name_or_path")),
+    ],
+)  # fmt: skip
+def test_another_framework_takes_the_weights_alone(form, pair, parts):
+    plan = Plan(tp=2, dp=8)
+    found = resume_check(LLAMA, plan, plan, form, storage_bytes_per_s=1e9, frameworks=pair)
+    assert not found.direct and found.weights_only
+    assert all(part in found.command for part in parts)
+    assert found.load_s == pytest.approx(2 * LLAMA.params() / 1e9)
+    assert any("optimizer state" in line for line in found.warnings)
+
+
+def test_frameworks_of_one_family_share_checkpoints():
+    plan = Plan(tp=2, dp=8)
+    for pair in (("megatron-lm", "nemo"), ("deepspeed", "axolotl"), ("torchtitan", "torchtitan")):
+        assert resume_check(LLAMA, plan, plan, "torch_dist", frameworks=pair).direct
+    lone = resume_check(LLAMA, plan, plan, "dcp", frameworks=("gangsaw", "torchtitan"))
+    assert not lone.direct and any("gangsaw" in line for line in lone.warnings)

@@ -113,7 +113,15 @@ def resume_of(launch: LaunchFile, flags: ResumeFlags) -> ResumeResult | None:
             raise InputError(f"{found.path}: no plan to resume ({'; '.join(found.missing)})")
     if old.plan is None or launch.plan is None or launch.model is None:
         return None
-    return resume_check(launch.model, old.plan, launch.plan, _format_of(old, flags), _ranks(launch))
+    return resume_check(
+        launch.model, old.plan, launch.plan, _format_of(old, flags), _ranks(launch),
+        frameworks=(_engine(old), _engine(launch)),
+    )  # fmt: skip
+
+
+def _engine(launch: LaunchFile) -> str:
+    """The framework that reads and writes checkpoints; empty for a job script without one."""
+    return "" if launch.framework == "slurm" else launch.framework
 
 
 def _format_of(launch: LaunchFile, flags: ResumeFlags) -> str:

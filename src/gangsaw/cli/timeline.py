@@ -16,11 +16,12 @@ from gangsaw.cli.flags import JobArgs, OutputFlags, PlanFlags, RecipeFlags, take
 from gangsaw.errors import InputError
 
 if TYPE_CHECKING:
-    from gangsaw.schedule import Schedule
+    from gangsaw.search.drawn import Drawn
     from gangsaw.simulate import Timeline
-    from gangsaw.spec.plan import Plan
 
 ENDINGS = (".svg", ".html", ".json", ".csv")
+MOST_LISTED = 48
+"""Letters of a list of layers over a picture."""
 Text = str | None
 
 
@@ -61,8 +62,9 @@ class OutFlag:
         Text,
         typer.Option(
             "--against",
-            metavar="SCHEDULE",
-            help="a second schedule for the same plan, drawn under the first on one axis",
+            metavar="WHAT",
+            help="the same plan with another schedule, or with its layers even or balanced over"
+            " the stages, drawn under the first on one axis",
             rich_help_panel="Plan",
         ),
     ] = None
@@ -129,28 +131,43 @@ def command(
     stated = plan_fields(cut, own=True)
     job, assumed = job_from(JobArgs(args.model, args.cluster), recipe, stated)
     plan = whole_plan(job, stated)
-    from gangsaw.search.timeline import evaluated_schedules
+    from gangsaw.search.drawn import drawings
 
-    evaluated = evaluated_schedules(job, plan, where.against)
-    timelines = [timeline for _, timeline in evaluated]
+    found = drawings(job, plan, where.against)
     if path is not None:
-        _write(path, [schedule for schedule, _ in evaluated], timelines, plan)
+        _write(path, found)
         screen.note(f"written: {path}")
     for line in assumed:
         screen.note(line)
-    if output.json:
-        from gangsaw.simulate.document import TimelineColumns
+    _say(found, where.against, output)
 
-        screen.write_json(TimelineColumns.model_validate(timelines[0].to_table()))
+
+def _say(found: list[Drawn], against: str | None, output: OutputFlags) -> None:
+    """The pipelines as columns or as text, with their steps side by side where there are two."""
+    from gangsaw.search.drawn import compared
+
+    table = found[0].timeline.to_table
+    names = [each.stages or each.schedule.name for each in found]
+    both = compared(found, names)
+    if output.json:
+        from gangsaw.simulate.document import ComparedTimeline, TimelineColumns
+
+        if against is None:
+            screen.write_json(TimelineColumns.model_validate(table()))
+        else:
+            screen.write_json(ComparedTimeline.model_validate({**table(), "compared": both}))
         return
     from gangsaw.report import words
+    from gangsaw.report.compared_text import compared_text
     from gangsaw.report.timeline_text import timeline_text
-    from gangsaw.search.estimate import counts_of, plan_doc
+    from gangsaw.search.estimate import plan_doc
 
-    said = words.in_words(plan_doc(plan, counts_of(job, plan)))
-    for number, timeline in enumerate(timelines):
-        title = said if number == 0 else f"against {where.against}"
-        screen.show(partial(timeline_text, timeline, title))
+    title = words.in_words(plan_doc(found[0].ev.plan, found[0].ev.counts))
+    for number, (each, name) in enumerate(zip(found, names, strict=True)):
+        said = f"against {name}" if number else title
+        screen.show(partial(timeline_text, each.timeline, said))
+    if against is not None:
+        screen.show(partial(compared_text, both))
 
 
 def _alone(args: DrawnArgs, recipe: RecipeFlags, cut: PlanFlags, where: OutFlag) -> None:
@@ -202,17 +219,34 @@ def _replay(record: ReplayFlags, path: Path | None, output: OutputFlags) -> None
     screen.show(partial(timeline_text, timeline, f"step {step} as it ran"))
 
 
-def _write(path: Path, schedules: list[Schedule], timelines: list[Timeline], plan: Plan) -> None:
+def _write(path: Path, found: list[Drawn]) -> None:
     """Write the form that the file's ending asks for."""
-    put(path, _text(path.suffix.lower(), schedules, timelines, plan))
+    put(path, _text(path.suffix.lower(), found))
 
 
-def _text(ending: str, schedules: list[Schedule], timelines: list[Timeline], plan: Plan) -> str:
-    titles = [
-        f"{each.name}, PP {plan.pp}x{each.chunks // each.pipes},"
-        f" {each.total_microbatches} microbatches"
-        for each in schedules
-    ]
+def _title(each: Drawn) -> str:
+    """What a picture says over a pipeline."""
+    from gangsaw.report import words
+    from gangsaw.units import format_s
+
+    schedule, plan = each.schedule, each.ev.plan
+    said = (
+        f"{schedule.name}, PP {plan.pp}x{schedule.chunks // schedule.pipes},"
+        f" {schedule.total_microbatches} microbatches"
+    )
+    if not each.stages:
+        return said
+    layers = words.runs(each.ev.counts)
+    if len(layers) > MOST_LISTED:
+        layers = layers[:MOST_LISTED].rpartition(",")[0] + ", .."
+    step = format_s(each.ev.cost.step)
+    return f"{each.stages}, step {step}: layers {layers}; {said}; pipeline"
+
+
+def _text(ending: str, found: list[Drawn]) -> str:
+    schedules = [each.schedule for each in found]
+    timelines = [each.timeline for each in found]
+    titles = [_title(each) for each in found]
     if ending != ".csv":
         return _drawn(ending, timelines, titles)
     if len(timelines) > 1:

@@ -60,6 +60,49 @@ RULES: dict[str, Rule] = {
 }  # fmt: skip
 
 
+class Through(NamedTuple):
+    """How a group of frameworks writes and reads Hugging Face weights; they share checkpoints."""
+
+    frameworks: tuple[str, ...]
+    writes: str
+    reads: str
+
+
+THROUGH = (
+    Through(
+        ("megatron-lm", "megatron-bridge", "nemo", "verl"),
+        "python examples/conversion/convert_checkpoints.py export --hf-model NAME"
+        " --megatron-path OLD --hf-path HF  (Megatron-Bridge)",
+        "python examples/conversion/convert_checkpoints.py import --hf-model HF"
+        " --megatron-path NEW  (Megatron-Bridge)",
+    ),
+    Through(
+        ("torchtitan",),
+        "python scripts/checkpoint_conversion/convert_to_hf.py OLD HF  (torchtitan)",
+        "checkpoint.initial_load_in_hf with initial_load_path HF  (torchtitan)",
+    ),
+    Through(
+        ("deepspeed", "llama-factory", "axolotl", "ms-swift"),
+        "python zero_to_fp32.py OLD HF --safe_serialization  (DeepSpeed)",
+        "model_name_or_path HF  (transformers)",
+    ),
+    Through(
+        ("gpt-neox",),
+        "python tools/ckpts/convert_neox_to_hf.py --input_dir OLD --output_dir HF  (GPT-NeoX)",
+        "python tools/ckpts/convert_hf_to_sequential.py  (GPT-NeoX)",
+    ),
+    Through(
+        ("nanotron",),
+        "torchrun --nproc-per-node 1 examples/llama/convert_nanotron_to_hf.py"
+        " --checkpoint_path OLD --save_path HF  (nanotron)",
+        "torchrun --nproc-per-node 1 examples/llama/convert_hf_to_nanotron.py"
+        " --checkpoint_path HF --save_path NEW  (nanotron)",
+    ),
+)
+"""Frameworks name and lay out parameters and optimizer state in their own way; what they have in
+common are Hugging Face's names of weights. Scripts as in the frameworks' repositories of 2025."""
+
+
 class ResumeResult(Document):
     """Whether a checkpoint of one plan can be resumed by another."""
 
@@ -84,14 +127,20 @@ def resume_check(
     form: str,
     ranks_per_node: int = 8,
     storage_bytes_per_s: float | None = None,
+    *,
+    frameworks: tuple[str, str] = ("", ""),
 ) -> ResumeResult:
     """Can a checkpoint saved under `saved` be resumed under `wanted`, by what, at what cost.
 
-    `storage_bytes_per_s` is the bandwidth of all nodes together. Raises InputError for an unknown
+    `storage_bytes_per_s` is the bandwidth of all nodes together; `frameworks` saved it and is to
+    resume it. Raises InputError for an unknown
     format.
     """
     if form not in RULES:
         raise InputError(f"checkpoint format {form!r} is unknown. Legal: {', '.join(FORMATS)}")
+    crossed = all(frameworks) and _group(frameworks[0]) != _group(frameworks[1])
+    if crossed and form != "safetensors":
+        return _crossed(model, saved, wanted, form, frameworks, storage_bytes_per_s)
     rule = RULES[form]
     pairs = {key: (int(getattr(saved, key)), int(getattr(wanted, key))) for key in _LAYOUT}
     change = {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
@@ -111,6 +160,45 @@ def resume_check(
         host_bytes_per_node=host, load_s=read / speed if speed else None,
         convert_s=(size + read) / speed if speed and blocked else None, warnings=warnings,
         source=rule.source,
+    )  # fmt: skip
+
+
+def _group(framework: str) -> int:
+    """Which of THROUGH a framework belongs to; a number of its own for what is not there."""
+    for at, through in enumerate(THROUGH):
+        if framework in through.frameworks:
+            return at
+    return len(THROUGH) + sum(framework.encode())
+
+
+def _crossed(
+    model: ModelSpec,
+    saved: Plan,
+    wanted: Plan,
+    form: str,
+    frameworks: tuple[str, str],
+    storage_bytes_per_s: float | None,
+) -> ResumeResult:
+    """From one framework to another: weights alone, through Hugging Face's names."""
+    groups = [_group(name) for name in frameworks]
+    ends = [THROUGH[g] if g < len(THROUGH) else None for g in groups]
+    writes = ends[0].writes if ends[0] else ""
+    reads = ends[1].reads if ends[1] else ""
+    unknown = [name for name, end in zip(frameworks, ends, strict=True) if end is None]
+    warnings = ["the optimizer state stays behind: warm the learning rate up again"]
+    warnings += [f"no converter of {name} is known here" for name in unknown]
+    params, speed = float(model.params()), storage_bytes_per_s
+    size = RULES[form].bytes_per_param * params
+    weights = RULES["safetensors"].bytes_per_param * params
+    pairs = {key: (int(getattr(saved, key)), int(getattr(wanted, key))) for key in _LAYOUT}
+    return ResumeResult(
+        format=form, changed={k: v for k, v in pairs.items() if v[0] != v[1]}, direct=False,
+        weights_only=True,
+        by=f"Hugging Face safetensors, which {frameworks[0]} writes and {frameworks[1]} reads",
+        command=" ; then ".join(part for part in (writes, reads) if part), size_bytes=size,
+        host_bytes_per_node=4.0 * params, load_s=weights / speed if speed else None,
+        convert_s=(size + weights) / speed if speed else None, warnings=tuple(warnings),
+        source="converters in the repositories of the frameworks, 2025",
     )  # fmt: skip
 
 

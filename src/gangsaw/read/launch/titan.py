@@ -50,12 +50,14 @@ def _checkpointing(facts: Facts) -> None:
     if facts.is_stated("ac_mode"):
         return
     item = facts.settings.items.get("activation_checkpoint")
+    if item is not None and item.value is None:
+        # Classes that the file imports beside it say nothing then.
+        facts.state("ac_mode", "none", facts.settings.at(item.line))
+        return
     for name, mode in _AC.items():
         if any(name in text.split(".") for text in facts.settings.names):
             facts.state("ac_mode", mode, "")
             return
-    if item is not None and item.value is None:
-        facts.state("ac_mode", "none", facts.settings.at(item.line))
 
 
 def _precision(facts: Facts) -> None:
