@@ -173,6 +173,10 @@ def test_the_timeline_is_the_document_of_its_schema():
     known = json.loads(run(["schema", "timeline"]).out)
     assert code == 0
     assert set(columns) == set(known["required"])
+    against = json.loads(run([*words, "--against", "zb-h1"]).out)
+    assert set(against) == {*columns, "compared"} <= set(known["properties"])
+    row = known["properties"]["compared"]["items"]
+    assert all(set(each) == set(row["required"]) for each in against["compared"])
     for name, column in columns.items():
         assert len(column) == len(columns["rank"]) > 0
         legal = known["properties"][name]["items"].get("enum")

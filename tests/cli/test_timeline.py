@@ -60,9 +60,59 @@ def test_files(ending, tmp_path):
         assert "0F0" in text
 
 
+VISION = (
+    "qwen2.5-vl-7b", "h100-sxm:16", "--seq-len", "4096", "--global-batch", "64", "--tp", "2",
+    "--pp", "4", "--mbs", "1",
+)  # fmt: skip
+
+
+def test_stages_behind_a_vision_tower_before_and_after(tmp_path):
+    """Even layers idle the cheap stages behind the tower: both on one axis, with their steps."""
+    path = tmp_path / "t.svg"
+    code, out, _ = run(["timeline", *VISION, "--against", "balanced", "--out", str(path), "--json"])
+    before, after = json.loads(out)["compared"]
+    assert code == 0
+    assert (before["name"], after["name"]) == ("even stages", "balanced stages")
+    assert sum(before["stages"]) == sum(after["stages"]) and after["stages"][0] < 7
+    # The tower alone is worth several of the seven layers of an even stage.
+    assert after["step_time_s"] < 0.9 * before["step_time_s"]
+    assert after["idle_frac"] < before["idle_frac"]
+    more = 16 * (before["step_time_s"] / after["step_time_s"] - 1)
+    assert before["more_devices"] == pytest.approx(more) and after["more_devices"] == 0
+    # The steps are those of `estimate`.
+    for each in (before, after):
+        stages = ("--stages", ",".join(map(str, each["stages"])))
+        found = json.loads(run(["estimate", *VISION, *stages, "--json"]).out)
+        assert found["step_time_s"] == pytest.approx(each["step_time_s"], rel=1e-12)
+    # One axis: the shorter pipeline ends where its seconds are.
+    ends = {}
+    for rank in range(4):
+        assert path.read_text("utf-8").count(f">rank {rank}<") == 2
+    for box in ElementTree.fromstring(path.read_text("utf-8")).iter():
+        title = box.find("{http://www.w3.org/2000/svg}title")
+        if box.tag.endswith("rect") and title is not None and title.text.startswith("rank 0: "):
+            y, end = float(box.get("y")), float(box.get("x")) + float(box.get("width"))
+            ends[y] = max(end, ends.get(y, 0.0))
+    first, second = (ends[y] - 58.0 for y in sorted(ends))
+    assert second / first == pytest.approx(after["pipeline_s"] / before["pipeline_s"], rel=1e-3)
+    code, out, _ = run(["timeline", *VISION, "--against", "balanced"])
+    assert "balanced stages: " in out and "a step instead of" in out
+    assert code == 0 and out.isascii() and max(map(len, out.splitlines())) <= 100
+
+
+def test_stated_stages_against_even_ones():
+    flags = ("--stages", "2,8,9,9", "--against", "even")
+    one, two = json.loads(run(["timeline", *VISION, *flags, "--json"]).out)["compared"]
+    assert one["name"] == "stages as stated" and two["name"] == "even stages"
+    assert one["stages"] == [2, 8, 9, 9] and two["stages"] == [7, 7, 7, 7]
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
+        (("--against", "even"), "even already"),
+        (("--against", "spiral"), "balanced"),
+        (("--against", "balanced", "--schedule", "auto"), "no stages to lay out"),
         (("--schedule", "spiral"), "spiral"),
         (("--out", "t.png"), ".svg"),
         (("--out", "/nowhere/t.svg"), "/nowhere"),

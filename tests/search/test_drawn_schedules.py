@@ -7,8 +7,9 @@ from gangsaw.errors import InputError
 from gangsaw.read.clusters import load_cluster
 from gangsaw.read.models import load_model
 from gangsaw.read.stacks import load_stack
+from gangsaw.search.drawn import drawings
 from gangsaw.search.estimate import closed_form, estimate
-from gangsaw.search.timeline import ChunkCosts, evaluated_schedules
+from gangsaw.search.timeline import ChunkCosts
 from gangsaw.spec.job import Job
 from gangsaw.spec.plan import Plan
 from gangsaw.spec.recipe import Recipe
@@ -29,8 +30,12 @@ def plan(**changed):
     return Plan(**{**base, **changed})
 
 
+def pipelines(*args):
+    return [(each.schedule, each.timeline) for each in drawings(*args)]
+
+
 def test_against_keeps_the_plan_and_has_its_own_chunks(job):
-    (one, first), (two, second) = evaluated_schedules(job, plan(), "zb-v")
+    (one, first), (two, second) = pipelines(job, plan(), "zb-v")
     assert (one.name, two.name) == ("1f1b", "zb-v")
     assert two.chunks == 2 and second.makespan_s < first.makespan_s
     # The same work, to the rounding of stage times; memory as 1F1B's on the first rank.
@@ -38,12 +43,12 @@ def test_against_keeps_the_plan_and_has_its_own_chunks(job):
     assert second.by_cause_s()["compute"] == pytest.approx(work, rel=0.01)
     assert second.memory.peak_bytes.max() == pytest.approx(first.memory.peak_bytes[0], rel=0.1)
     with pytest.raises(InputError, match="is not known"):
-        evaluated_schedules(job, plan(), "nope")
+        pipelines(job, plan(), "nope")
 
 
 def test_auto_is_within_memory_and_not_slower(job):
-    ((_, named),) = evaluated_schedules(job, plan())
-    ((schedule, auto),) = evaluated_schedules(job, plan(schedule="auto"))
+    ((_, named),) = pipelines(job, plan())
+    ((schedule, auto),) = pipelines(job, plan(schedule="auto"))
     assert auto.makespan_s <= named.makespan_s
     assert auto.memory.peak_bytes.max() < job.cluster.device.memory_bytes
     assert schedule.microbatches == 16
@@ -52,7 +57,7 @@ def test_auto_is_within_memory_and_not_slower(job):
 def test_estimate_of_auto_is_the_synthesised_order_s(job):
     """The step is the drawn pipeline and what is behind it, the memory what that order holds."""
     auto = plan(schedule="auto")
-    ((_, drawn),) = evaluated_schedules(job, auto)
+    ((_, drawn),) = pipelines(job, auto)
     ev = closed_form(job, auto)
     found = estimate(job, auto)
     behind = ChunkCosts(ev).closed_form_s(ev.counts)[1]
@@ -75,6 +80,6 @@ def test_auto_without_room_is_the_closed_form_s(job):
 
 
 def test_two_way_pipe_runs_both_copies(job):
-    ((schedule, made),) = evaluated_schedules(job, plan(schedule="dualpipe"))
+    ((schedule, made),) = pipelines(job, plan(schedule="dualpipe"))
     assert schedule.pipes == 2 and schedule.total_microbatches == 16
     assert np.all(made.idle_s() < made.makespan_s)

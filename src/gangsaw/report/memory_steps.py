@@ -54,6 +54,6 @@ def memory_steps(memory: MemoryCurve | None) -> MemorySteps | None:
     return MemorySteps(first, time_s, level, memory.base_bytes, memory.peak_bytes)
 
 
-def size(value_bytes: float) -> str:
+def amount(value_bytes: float) -> str:
     """Bytes in GiB; small numbers are microbatches of a simulation without sizes."""
     return format_gib(value_bytes) if value_bytes >= 1e6 else f"{value_bytes:.3g} mb"

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gangsaw.report import words
 from gangsaw.report.colours import CAUSE_COLOURS, KIND_COLOURS
-from gangsaw.report.memory_steps import MemorySteps, memory_steps, size
+from gangsaw.report.memory_steps import MemorySteps, amount, memory_steps
 from gangsaw.simulate.timeline import COMPUTE, IDLE, PAIR, ROW_KINDS, Timeline
 from gangsaw.spec.result import CAUSES
 from gangsaw.units import format_frac, format_s
@@ -75,8 +75,8 @@ def _memory(steps: MemorySteps) -> dict[str, object]:
         "level": _packed(steps.level_bytes.astype(np.float32)),
         "base": steps.base_bytes.tolist(),
         "most": most,
-        "said": size(most),
-        "peaks": [size(peak) for peak in steps.peak_bytes.tolist()],
+        "said": amount(most),
+        "peaks": [amount(peak) for peak in steps.peak_bytes.tolist()],
         "sized": most >= 1e6,
     }
 
@@ -111,7 +111,8 @@ def timeline_html(timelines: Sequence[Timeline], titles: Sequence[str] = ()) -> 
     names = list(titles) or [each.name for each in timelines]
     data = [page_data(each, name) for each, name in zip(timelines, names, strict=True)]
     template = files("gangsaw.report") / "templates" / "timeline.html"
-    heading = escape("Pipeline of one step: " + ", ".join(names))
+    short = " and ".join(name.partition(": ")[0] for name in names)
+    heading = escape(f"Pipeline of one step: {short}")
     payload = json.dumps(data, allow_nan=False).replace("<", "\\u003c")
     text = template.read_text(encoding="utf-8")
     return text.replace("{{heading}}", heading).replace("{{data}}", payload)

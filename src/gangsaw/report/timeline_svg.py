@@ -15,7 +15,7 @@ import numpy as np
 from gangsaw.errors import InputError
 from gangsaw.report import svg, words
 from gangsaw.report.colours import CAUSE_COLOURS, KIND_COLOURS
-from gangsaw.report.memory_steps import memory_steps, size
+from gangsaw.report.memory_steps import amount, memory_steps
 from gangsaw.simulate.timeline import COMPUTE, DP, IDLE, P2P, PAIR, ROW_KINDS, Timeline
 from gangsaw.spec.result import CAUSES
 from gangsaw.units import format_frac, format_s
@@ -114,8 +114,9 @@ def timeline_svg(
         defs += svg.hatch(f"wait-{cause}", CAUSE_COLOURS[cause], svg.SURFACE)
     body = [drawn]
     names = list(titles) or [each.name for each in timelines]
+    most = max((float(t.memory.peak_bytes.max()) for t in timelines if t.memory), default=0.0)
     for timeline, title in zip(timelines, names, strict=True):
-        part, y = _one(timeline, title, y, scale, width)
+        part, y = _one(timeline, title, y, (scale, width), most)
         body.append(part)
     body.append(_axis(span_s, y, scale, width))
     label = "; ".join(_caption(t, n) for t, n in zip(timelines, names, strict=True))
@@ -129,8 +130,11 @@ def _caption(timeline: Timeline, title: str) -> str:
     )
 
 
-def _one(timeline: Timeline, title: str, y: float, scale: float, width: float) -> tuple[str, float]:
-    """All ranks of one timeline below y, and where they end."""
+def _one(
+    timeline: Timeline, title: str, y: float, size: tuple[float, float], most_bytes: float
+) -> tuple[str, float]:
+    """All ranks of one timeline below y, and where they end; `size`: scale of time, and width."""
+    scale, width = size
     name, _, rest = _caption(timeline, title).partition(": ")
     out = [
         svg.text((LEFT, y + 12), name, extra='font-weight="650"'),
@@ -153,7 +157,7 @@ def _one(timeline: Timeline, title: str, y: float, scale: float, width: float) -
         out.append(_strips(timeline, top, scale))
     if with_memory:
         low = BOX + (STRIP if streams else 0) + 1
-        out.append(_memory(timeline, [t + low for t in top], scale, width))
+        out.append(_memory(timeline, [t + low for t in top], size, most_bytes))
     out.append(_critical(timeline, top, scale))
     return "".join(out), y + timeline.ranks * pitch + 10
 
@@ -192,12 +196,14 @@ def _strips(timeline: Timeline, top: Sequence[float], scale: float) -> str:
     return "".join(out)
 
 
-def _memory(timeline: Timeline, top: Sequence[float], scale: float, width: float) -> str:
-    """The memory curve of each rank, one scale for all."""
+def _memory(
+    timeline: Timeline, top: Sequence[float], size: tuple[float, float], most: float
+) -> str:
+    """The memory curve of each rank, one scale for all of all timelines."""
+    scale, width = size
     memory = memory_steps(timeline.memory)
     if memory is None:
         return ""
-    most = float(memory.peak_bytes.max())
     out = []
     for rank, y in enumerate(top):
         times, levels = memory.of_rank(rank)
@@ -218,7 +224,7 @@ def _memory(timeline: Timeline, top: Sequence[float], scale: float, width: float
             f'<polygon points="{where} {svg.num(points[-1][0])},{svg.num(base)}"'
             f' fill="{svg.MUTED}" fill-opacity="0.28"/>'
         )
-        said = size(float(memory.peak_bytes[rank]))
+        said = amount(float(memory.peak_bytes[rank]))
         extra = 'font-size="9.5"'
         out.append(svg.text((width - RIGHT + 8, base), said, fill=svg.MUTED, extra=extra))
     return "".join(out)

@@ -19,6 +19,7 @@ from gangsaw.search.estimate import Evaluated, causes_of, evaluate
 from gangsaw.search.space import Searched, layout_of
 from gangsaw.spec import Plan
 from gangsaw.spec.result import PlanResult
+from gangsaw.units import format_s
 
 SAFE_SLACK, SIMPLE_SLACK = 1.2, 1.1
 """How much slower than the fastest the safest and the simplest plan may be to be named."""
@@ -234,7 +235,9 @@ def whys(rows: Sequence[tuple[Evaluated, tuple[str, ...], PlanResult]]) -> list[
         stages = result.layout
         saved = round(stages.devices_saved) if stages else 0
         if stages and saved and stages.even_step_time_s > (1 + WORTH_SAYING) * result.step_time_s:
+            even = format_s(stages.even_step_time_s)
             text += f"; its stages save {saved} device{'' if saved == 1 else 's'} against even ones"
+            text += f" ({even} a step)"
         if "safest" in labels:
             text += f"; {100 * result.memory.headroom_frac:.0f} % of memory free"
         if "simplest" in labels:

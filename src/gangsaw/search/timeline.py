@@ -36,7 +36,7 @@ from gangsaw.cost.step import (
 )
 from gangsaw.cost.types import SELECTIVE, Array, Loads, StepCost
 from gangsaw.errors import InputError
-from gangsaw.schedule import INFOS, Schedule, canonical, generate
+from gangsaw.schedule import Schedule, generate
 from gangsaw.search.estimate import Evaluated, evaluate, ordered
 from gangsaw.search.own_schedule import own_schedule
 from gangsaw.simulate import StageMemory, StageTimes, Timeline, Transfers, simulate
@@ -291,34 +291,3 @@ def timeline_of(ev: Evaluated, schedule: Schedule | None = None) -> Timeline:
                 np.tile(transfers.bytes_per_s, twice), blocking=transfers.blocking,
             )  # fmt: skip
     return simulate(schedule, times, transfers, memory=memory)
-
-
-def evaluated_schedules(
-    job: Job, plan: Plan, against: str | None = None
-) -> list[tuple[Schedule, Timeline]]:
-    """The schedule and timeline of a plan, and of the same plan with another schedule.
-
-    The second keeps the plan's chunks where its rules allow, else it has its own number of them
-    and even stages. Raises InputError where a schedule is not legal for the plan.
-    """
-    plans = [plan]
-    if against is not None:
-        plans.append(_with_schedule(plan, against))
-    found = []
-    for each in plans:
-        ev = evaluate(job, each)
-        schedule = plan_schedule(ev)
-        found.append((schedule, timeline_of(ev, schedule)))
-    return found
-
-
-def _with_schedule(plan: Plan, name: str) -> Plan:
-    known = canonical(name)
-    info = INFOS.get(known)
-    chunks = plan.vpp
-    if info is not None and info.fixed_chunks:
-        chunks = info.fixed_chunks
-    changed: dict[str, object] = {"schedule": known, "vpp": chunks}
-    if chunks != plan.vpp:
-        changed["stages"] = None
-    return plan.model_copy(update=changed)

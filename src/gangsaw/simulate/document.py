@@ -42,12 +42,27 @@ class ReplayResult(Document):
     repairs: tuple[Repair, ...] = Field(description="most time brought back first")
 
 
+class Compared(Document):
+    """One of two pipelines drawn under each other, and the step that it is part of."""
+
+    name: str
+    stages: tuple[int, ...] = Field(description="transformer layers of each stage")
+    step_time_s: NonNegative = Field(description="of the whole step, as estimate has it")
+    pipeline_s: NonNegative
+    idle_frac: float = Field(description="idle share of the ranks' time in the pipeline")
+    more_devices: float = Field(
+        description="that would be needed on top for the rate of the fastest"
+    )
+
+
 def _with_replay(schema: dict[str, Any]) -> None:
-    """`replay` is there for a record alone, so it is not among what is required."""
+    """`replay` and `compared` are there for a record or --against alone, so not required."""
     found = ReplayResult.model_json_schema(mode="serialization")
     found.pop("$defs")
     found["properties"]["repairs"]["items"] = Repair.model_json_schema(mode="serialization")
     schema["properties"]["replay"] = found
+    item = Compared.model_json_schema(mode="serialization")
+    schema["properties"]["compared"] = {"type": "array", "items": item}
 
 
 class TimelineColumns(Document):
@@ -68,7 +83,7 @@ class TimelineColumns(Document):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        lengths = {name: len(column) for name, column in self if name != "replay"}
+        lengths = {name: len(column) for name, column in self if name not in ("replay", "compared")}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"columns of unequal length: {lengths}")
         return self
@@ -78,3 +93,9 @@ class ReplayedTimeline(TimelineColumns):
     """A step of a record, and what the whole record says when parts of it are repaired."""
 
     replay: ReplayResult
+
+
+class ComparedTimeline(TimelineColumns):
+    """The columns of the first of two pipelines, and the steps of both."""
+
+    compared: tuple[Compared, ...]
