@@ -38,7 +38,13 @@ def test_the_base_of_rotary_positions_is_named_where_it_is_open():
     plan = Plan(tp=2, dp=4, num_microbatches=64)
     rotary = export_plan(a_job("llama-3.1-8b", 8), plan, "megatron-lm")
     learned = export_plan(a_job("gpt2", 8, 1024), plan, "megatron-lm")
-    assert any("--rotary-base" in note for note in rotary.notes)
+    assert "--rotary-base 500000" in rotary.main.text
+    assert "--use-rope-scaling" in rotary.main.text
+    assert "--rope-scaling-factor 8" in rotary.main.text
+    assert not any("--rotary-base" in note for note in rotary.notes)
+    job = a_job("llama-3.1-8b", 8)
+    silent = job.model_copy(update={"model": job.model.model_copy(update={"rotary": None})})
+    assert any("--rotary-base" in n for n in export_plan(silent, plan, "megatron-lm").notes)
     assert not any("--rotary-base" in note for note in learned.notes)
 
 

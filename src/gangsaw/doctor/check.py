@@ -235,4 +235,6 @@ def _stages(launch: LaunchFile) -> tuple[int, ...]:
 def _grid(names: dict[str, Any]) -> dict[str, int]:
     keys = ("tp", "cp", "pp", "vpp", "dp", "ep", "etp", "expert_dp", "mbs", "num_microbatches",
             "zero", "world", "per_node")  # fmt: skip
-    return {k: names[k] for k in keys if isinstance(names.get(k), int)}
+    routed = names.get("experts_n") != 1
+    shown = [k for k in keys if routed or k not in ("ep", "etp", "expert_dp")]
+    return {k: names[k] for k in shown if isinstance(names.get(k), int)}

@@ -14,7 +14,7 @@ from gangsaw.errors import InputError
 from gangsaw.read.launch.document import LaunchFile
 from gangsaw.read.launch.facts import vocabulary
 from gangsaw.read.models import load_model
-from gangsaw.spec import ClusterSpec, Job, ModelSpec, Plan, StackProfile
+from gangsaw.spec import ClusterSpec, Job, ModelSpec, Plan, RotarySpec, StackProfile
 from gangsaw.units import GB, GIB
 
 _OFF = (
@@ -231,8 +231,15 @@ def _named(launch: LaunchFile, names: dict[str, Any]) -> None:
     except InputError:
         return
     names["ref_no_dropout"] = any(name.startswith(f) for f in table["no_dropout"])
-    names["ref_rope_base"] = table["rope_base"].get(name)
+    names["ref_rope_base"] = _base(model.rotary)
     names.update(_shape_of(model))
+
+
+def _base(rotary: RotarySpec | None) -> float | int | None:
+    """The base as a file states it: a whole number where it is one."""
+    if rotary is None:
+        return None
+    return int(rotary.base) if rotary.base.is_integer() else rotary.base
 
 
 def _shape_of(model: ModelSpec) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from gangsaw.errors import GangsawError, InputError
 from gangsaw.export import bridge, deepspeed, megatron, own, titan
 from gangsaw.export.document import Export, ExportFile, canonical, plan_hash
+from gangsaw.export.megatron import unscaled
 from gangsaw.export.nearest import nearest
 from gangsaw.schedule import generate, to_csv
 from gangsaw.search.estimate import estimate
@@ -61,9 +62,12 @@ def export_plan(job: Job, plan: Plan, target: str) -> Export:
         notes.append(f"precision {precision}: gangsaw's trainer has bf16 and fp32; bf16 stated")
     if target == "deepspeed" and precision == "fp8":
         notes.append("precision fp8: DeepSpeed under the Trainer has bf16 and fp16; bf16 stated")
-    if target in ("megatron-lm", "megatron-bridge") and not longest:
+    megatron = target in ("megatron-lm", "megatron-bridge") and not longest
+    if megatron and unscaled(job.model):
+        notes.append(f"{unscaled(job.model)} is not stated: Megatron has no flags for it")
+    if megatron and job.model.rotary is None:
         notes.append(
-            "the base of rotary positions is not part of the model here: the framework's default,"
+            "the base of rotary positions is not stated for this model: the framework's default,"
             " 10000, holds unless --rotary-base (rotary_base) states another"
         )
     step = peak = None

@@ -8,6 +8,7 @@ from gangsaw.export.megatron import (
     model_flags,
     parallel_flags,
     recompute_flags,
+    rotary_flags,
 )
 from gangsaw.spec import Job, Plan
 
@@ -16,7 +17,8 @@ _MODEL = {
     "untie-embeddings-and-output-weights": "", "disable-bias-linear": "", "use-mcore-models": "",
     "group-query-attention": "", "multi-latent-attention": "multi_latent_attention",
     "num-virtual-stages-per-pipeline-rank": "virtual_pipeline_model_parallel_size",
-    "use-tp-pp-dp-mapping": "use_tp_pp_dp_mapping",
+    "use-tp-pp-dp-mapping": "use_tp_pp_dp_mapping", "use-rope-scaling": "rope_scaling",
+    "rotary-seq-len-interpolation-factor": "seq_len_interpolation_factor",
 }  # fmt: skip
 _DDP = (
     "use-distributed-optimizer", "overlap-grad-reduce", "overlap-param-gather",
@@ -89,6 +91,7 @@ def _shape(job: Job, plan: Plan) -> dict[str, object]:
     shape["share_embeddings_and_output_weights"] = model.tied
     shape["add_bias_linear"] = model.kinds[0].attention.out_bias
     shape["position_embedding_type"] = "learned_absolute" if model.learned_positions else "rope"
+    shape |= _named(rotary_flags(model))
     shape["seq_length"] = job.recipe.seq_len
     if model.learned_positions:
         shape["max_position_embeddings"] = model.learned_positions

@@ -164,6 +164,7 @@ def train_flags(job: Job, plan: Plan) -> Flags:
     ]  # fmt: skip
     positions = "learned_absolute" if job.model.learned_positions else "rope"
     flags.append(("position-embedding-type", positions))
+    flags += rotary_flags(job.model)
     flags += [("attention-dropout", "0.0"), ("hidden-dropout", "0.0")]
     if recipe.precision in ("bf16", "fp8"):
         flags.append(("bf16", True))
@@ -174,6 +175,46 @@ def train_flags(job: Job, plan: Plan) -> Flags:
     steps = round(recipe.tokens / recipe.tokens_per_step) if recipe.tokens else 1000
     flags += [("train-iters", steps), ("lr", "1.0e-4"), ("min-lr", "1.0e-5")]
     return flags + recompute_flags(job, plan)
+
+
+def rotary_flags(model: ModelSpec) -> Flags:
+    """Base and scaling of rotary positions, where the model states them."""
+    rotary = model.rotary
+    if rotary is None or model.learned_positions:
+        return []
+    flags: Flags = [("rotary-base", _whole(rotary.base))]
+    scaling = rotary.scaling
+    if scaling is None or unscaled(model):
+        return flags
+    if scaling.kind == "llama3":
+        return [*flags, ("use-rope-scaling", True), ("rope-scaling-factor", scaling.factor)]
+    if scaling.kind == "linear":
+        return [*flags, ("rotary-seq-len-interpolation-factor", _whole(scaling.factor))]
+    return [
+        *flags, ("rope-type", "yarn"), ("rotary-scaling-factor", scaling.factor),
+        ("mscale", scaling.mscale or 1.0), ("mscale-all-dim", scaling.mscale_all_dim or 0.0),
+    ]  # fmt: skip
+
+
+def unscaled(model: ModelSpec) -> str:
+    """What of the scaling Megatron's flags cannot say; empty where they say all."""
+    scaling = model.rotary.scaling if model.rotary else None
+    if scaling is None:
+        return ""
+    if scaling.kind == "yarn" and not model.kinds[0].attention.is_mla:
+        return "YaRN scaling of rotary positions outside latent attention"
+    fixed = (scaling.original_positions, scaling.low_freq_factor, scaling.high_freq_factor)
+    if scaling.kind == "llama3" and fixed != LLAMA3_SCALING:
+        return "Llama 3 scaling other than over 8192 positions with factors 1 and 4"
+    return ""
+
+
+LLAMA3_SCALING = (8192, 1.0, 4.0)
+"""Original positions and frequency factors that --use-rope-scaling has built in."""
+
+
+def _whole(value: float) -> float | int:
+    return int(value) if value.is_integer() else value
 
 
 def recompute_flags(job: Job, plan: Plan) -> Flags:

@@ -19,6 +19,7 @@ from gangsaw.read import hf_vision
 from gangsaw.read.hf_families import FAMILIES
 from gangsaw.read.hf_keys import Keys
 from gangsaw.read.hf_layers import decoder
+from gangsaw.read.hf_rotary import rotary_of
 from gangsaw.read.toml import read_json, shown
 from gangsaw.spec.model import ModelSpec, VisionSpec
 
@@ -87,7 +88,9 @@ def _defaults(model_type: str) -> str:
 def _plain(keys: Keys, model_type: str, name: str) -> ModelSpec:
     """A language model."""
     model = decoder(keys, FAMILIES[model_type], model_type, name)
-    return model.model_copy(update={"notes": keys.finish()})
+    rotary, note = rotary_of(keys.values)
+    notes = (*keys.finish(), *([note] if note else []))
+    return model.model_copy(update={"notes": notes, "rotary": rotary})
 
 
 def _wrapped(values: dict[str, Any], where: str, model_type: str, name: str) -> ModelSpec:
@@ -120,8 +123,12 @@ def _wrapped(values: dict[str, Any], where: str, model_type: str, name: str) -> 
     if not flat:
         top.know(text.defaults)  # older files repeat vocab_size and hidden_size on top
         notes += top.finish()
-    tied = _tied(top, text, model_type)
-    return model.model_copy(update={"vision": tower, "tied": tied, "notes": tuple(notes)})
+    rotary, note = rotary_of(text.values)
+    changes = {
+        "vision": tower, "tied": _tied(top, text, model_type), "rotary": rotary,
+        "notes": (*notes, *([note] if note else [])),
+    }  # fmt: skip
+    return model.model_copy(update=changes)
 
 
 def _tied(top: Keys, text: Keys, model_type: str) -> bool:

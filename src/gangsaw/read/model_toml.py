@@ -24,6 +24,7 @@ from gangsaw.spec.model import (
     ModelSpec,
     MoeSpec,
     MtpSpec,
+    RotarySpec,
     VisionSpec,
 )
 
@@ -132,6 +133,7 @@ class ModelTable(Document):
     layers: tuple[LayersTable, ...] = Field(min_length=1)
     tied: bool = False
     learned_positions: CountOrZero = 0
+    rotary: RotarySpec | None = None
     embedding_width: CountOrZero = 0
     embedding_projection_params: CountOrZero = 0
     embedding_norm_params: CountOrZero = 0
@@ -174,7 +176,7 @@ def _spec(table: ModelTable, name: str) -> ModelSpec:
     kinds = tuple(found)
     plain = table.model_dump(
         include={
-            "family", "hidden", "vocab", "tied", "learned_positions", "embedding_width",
+            "family", "hidden", "vocab", "tied", "learned_positions", "rotary", "embedding_width",
             "embedding_projection_params", "embedding_norm_params", "head_bias", "source",
         }
     )  # fmt: skip

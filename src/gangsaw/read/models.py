@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import re
+import tomllib
 from importlib import resources
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from gangsaw.errors import InputError
 from gangsaw.read.huggingface import model_of, read_config
 from gangsaw.read.model_toml import read_model_toml
 from gangsaw.read.toml import read_json, shown
-from gangsaw.spec.model import ModelSpec
+from gangsaw.spec.model import ModelSpec, RotarySpec
 
 _SUFFIXES = (".config.json", ".toml")
 
@@ -99,7 +100,15 @@ def _from_catalog(name: str) -> ModelSpec:
     values = read_json(path)
     source = values.pop("_source", "")
     model = model_of(values, f"catalog model {name}", name)
-    return model.model_copy(update={"source": source})
+    rotary = model.rotary or _rotary().get(name)
+    return model.model_copy(update={"source": source, "rotary": rotary})
+
+
+@functools.cache
+def _rotary() -> dict[str, RotarySpec]:
+    """Rotary positions of catalog models whose shapes are kept without them."""
+    text = resources.files("gangsaw.catalog").joinpath("rotary.toml").read_text("utf-8")
+    return {name: RotarySpec.model_validate(row) for name, row in tomllib.loads(text).items()}
 
 
 def _nearest(ref: str) -> str:

@@ -37,7 +37,6 @@ class TrainConfig(Document):
     precision: Literal["fp32", "bf16"] = "fp32"
     optimizer: OptimizerConfig = OptimizerConfig()
     seed: CountOrZero = 0
-    rope_theta: Positive = 10_000.0
     checkpoint_every: CountOrZero = Field(0, description="steps; 0 is only at the end")
     keep_checkpoints: Count = 2
     resume: bool = False

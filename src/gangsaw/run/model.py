@@ -8,6 +8,7 @@ plan that wrote it, and the initial values depend on the name and the seed only.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,14 @@ from torch.utils.checkpoint import checkpoint
 from gangsaw.errors import InputError
 from gangsaw.run.carried import check_model as check_model
 from gangsaw.run.moe import RoutedMlp
-from gangsaw.spec.model import AttentionSpec, LayerKind, MlpSpec, ModelSpec
+from gangsaw.spec.model import (
+    AttentionSpec,
+    LayerKind,
+    MlpSpec,
+    ModelSpec,
+    RotaryScaling,
+    RotarySpec,
+)
 
 Act = Callable[[Tensor], Tensor]
 
@@ -44,6 +52,9 @@ ACTIVATIONS: dict[str, Act] = {
 }
 
 
+PLAIN_ROTARY = RotarySpec(base=10_000.0)
+
+
 @dataclass(frozen=True)
 class BuildOptions:
     """What is chosen beside the shapes. `recompute` none, selective or full.
@@ -53,7 +64,7 @@ class BuildOptions:
 
     seq_len: int
     seed: int = 0
-    rope_theta: float = 10_000.0
+    rotary: RotarySpec = PLAIN_ROTARY
     norm_eps: float = 1e-5
     recompute: str = "none"
     recompute_layers: int = 0
@@ -61,13 +72,57 @@ class BuildOptions:
     fill: bool = True
 
 
+def rotary_of(model: ModelSpec) -> RotarySpec:
+    """The model's rotary positions; where its source states none, a base of 10,000."""
+    return model.rotary or PLAIN_ROTARY
+
+
 def rotary_table(head_dim: int, opt: BuildOptions) -> Tensor:
     """Cosines and sines, [2, seq_len, head_dim] fp32 (Su et al. 2021, arXiv:2104.09864)."""
-    half = torch.arange(0, head_dim, 2, dtype=torch.float32, device=opt.device)
-    freq = opt.rope_theta ** (-half / head_dim)
+    freq, scale = frequencies(head_dim, opt.rotary, torch.device(opt.device))
     angle = torch.outer(torch.arange(opt.seq_len, device=opt.device).float(), freq)
     angle = torch.cat((angle, angle), dim=-1)
-    return torch.stack((angle.cos(), angle.sin()))
+    return scale * torch.stack((angle.cos(), angle.sin()))
+
+
+def frequencies(head_dim: int, rotary: RotarySpec, device: torch.device) -> tuple[Tensor, float]:
+    """Angles a position, [head_dim / 2] fp32, and the factor on cosines and sines.
+
+    Llama 3's scaling divides long wavelengths by the factor and passes smoothly to the short ones;
+    YaRN (arXiv:2309.00071) does so between two numbers of turns and scales attention.
+    """
+    half = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device)
+    freq, s = rotary.base ** (-half / head_dim), rotary.scaling
+    if s is None:
+        return freq, 1.0
+    if s.kind == "linear":
+        return freq / s.factor, 1.0
+    turns = s.original_positions * freq / (2.0 * math.pi)
+    if s.kind == "llama3":
+        keep = (turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor)
+        keep = keep.clamp(0.0, 1.0)
+        return freq * (keep + (1.0 - keep) / s.factor), 1.0
+
+    def place(turning: float) -> float:
+        ratio = s.original_positions / (turning * 2.0 * math.pi)
+        return head_dim * math.log(ratio) / (2.0 * math.log(rotary.base))
+
+    low, high = max(0, math.floor(place(s.beta_fast))), math.ceil(place(s.beta_slow))
+    high = min(high, head_dim - 1)
+    ramp = (half / 2.0 - low) / max(high - low, 0.001)
+    keep = 1.0 - ramp.clamp(0.0, 1.0)
+    return freq * (keep + (1.0 - keep) / s.factor), _attention_scale(s)
+
+
+def _attention_scale(s: RotaryScaling) -> float:
+    """YaRN's factor on cosines and sines: of both stated scales their quotient."""
+
+    def of(share: float) -> float:
+        return 0.1 * share * math.log(s.factor) + 1.0 if s.factor > 1.0 else 1.0
+
+    if s.mscale and s.mscale_all_dim:
+        return of(s.mscale) / of(s.mscale_all_dim)
+    return of(1.0)
 
 
 def rotate(x: Tensor, table: Tensor) -> Tensor:

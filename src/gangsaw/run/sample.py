@@ -9,7 +9,7 @@ import torch
 from gangsaw.errors import InputError, RunFailedError
 from gangsaw.run import checkpoints
 from gangsaw.run.config import TrainConfig
-from gangsaw.run.model import BuildOptions, Stage, build_stage
+from gangsaw.run.model import BuildOptions, Stage, build_stage, rotary_of
 
 
 def load_model(out: Path) -> tuple[Stage, TrainConfig]:
@@ -18,7 +18,7 @@ def load_model(out: Path) -> tuple[Stage, TrainConfig]:
     if found is None:
         raise RunFailedError(f"{out} holds no finished checkpoint")
     cfg = TrainConfig.model_validate(checkpoints.read_meta(found)["config"])
-    opt = BuildOptions(seq_len=cfg.seq_len, seed=cfg.seed, rope_theta=cfg.rope_theta)
+    opt = BuildOptions(seq_len=cfg.seq_len, seed=cfg.seed, rotary=rotary_of(cfg.model))
     model = build_stage(cfg.model, range(cfg.model.layers), (True, True), opt)
     state = {f"model.{name}": p.detach() for name, p in model.named_parameters()}
     checkpoints.load(found, state)

@@ -21,7 +21,7 @@ from gangsaw.run import checkpoints
 from gangsaw.run.carried import check_resumed
 from gangsaw.run.config import TrainConfig
 from gangsaw.run.data import Batches, Tokens, load_tokens
-from gangsaw.run.model import BuildOptions, Stage
+from gangsaw.run.model import BuildOptions, Stage, rotary_of
 from gangsaw.run.optim import (
     clip,
     gradient_norm,
@@ -67,7 +67,7 @@ class Trainer:
         self.owners = stage_owners(self.rows, cfg.plan.pp * cfg.plan.vpp)
         self.numbers = [s for s, r in enumerate(self.owners) if r == self.place.pp_rank]
         opt = BuildOptions(
-            seq_len=cfg.seq_len, seed=cfg.seed, rope_theta=cfg.rope_theta, device=cfg.device,
+            seq_len=cfg.seq_len, seed=cfg.seed, rotary=rotary_of(cfg.model), device=cfg.device,
             recompute=cfg.plan.recompute, recompute_layers=cfg.plan.recompute_layers,
         )  # fmt: skip
         split = splits_backward(self.rows)

@@ -9,6 +9,8 @@ from gangsaw.spec.model import (
     ModelSpec,
     MoeSpec,
     MtpSpec,
+    RotaryScaling,
+    RotarySpec,
     VisionSpec,
 )
 from gangsaw.spec.plan import Plan
@@ -16,7 +18,26 @@ from gangsaw.spec.recipe import Recipe
 from gangsaw.spec.stack import StackMemory, StackProfile, StackTime, blocking, without_overlap
 
 __all__ = [
-    "AttentionCurve", "AttentionSpec", "ClusterSpec", "DeviceSpec", "HostSpec", "Job", "LayerKind",
-    "MlpSpec", "ModelSpec", "MoeSpec", "MtpSpec", "Plan", "Recipe", "StackMemory",
-    "StackProfile", "StackTime", "TierSpec", "VisionSpec", "blocking", "without_overlap",
+    "AttentionCurve",
+    "AttentionSpec",
+    "ClusterSpec",
+    "DeviceSpec",
+    "HostSpec",
+    "Job",
+    "LayerKind",
+    "MlpSpec",
+    "ModelSpec",
+    "MoeSpec",
+    "MtpSpec",
+    "Plan",
+    "Recipe",
+    "RotaryScaling",
+    "RotarySpec",
+    "StackMemory",
+    "StackProfile",
+    "StackTime",
+    "TierSpec",
+    "VisionSpec",
+    "blocking",
+    "without_overlap",
 ]  # fmt: skip

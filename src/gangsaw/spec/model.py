@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from gangsaw.spec.base import Count, CountOrZero, Document
+from gangsaw.spec.base import Count, CountOrZero, Document, NonNegative, Positive
 
 
 class AttentionSpec(Document):
@@ -188,6 +188,27 @@ class MtpSpec(Document):
         return self.layers * (self.kind.params() + self.extra_params)
 
 
+class RotaryScaling(Document):
+    """How positions beyond those of pre-training are stretched: Llama 3's, YaRN's, linear."""
+
+    kind: Literal["llama3", "yarn", "linear"]
+    factor: Positive
+    original_positions: CountOrZero = Field(0, description="before stretching")
+    low_freq_factor: Positive = 1.0
+    high_freq_factor: Positive = 4.0
+    beta_fast: Positive = 32.0
+    beta_slow: Positive = 1.0
+    mscale: NonNegative = Field(0.0, description="YaRN's scale of attention; 0: not stated")
+    mscale_all_dim: NonNegative = 0.0
+
+
+class RotarySpec(Document):
+    """Rotary positions (arXiv:2104.09864): wavelengths base^(2i/d), stretched or not."""
+
+    base: Positive
+    scaling: RotaryScaling | None = None
+
+
 class ModelSpec(Document):
     """A whole model: embedding, `order` of layer kinds, final norm, head; tower and MTP apart."""
 
@@ -199,6 +220,7 @@ class ModelSpec(Document):
     order: tuple[int, ...] = Field(description="index into `kinds` for each layer, in order")
     tied: bool = False
     learned_positions: CountOrZero = 0
+    rotary: RotarySpec | None = Field(None, description="where the model's source states it")
     embedding_width: CountOrZero = Field(
         0, description="width of the token embedding where it is not `hidden`"
     )
