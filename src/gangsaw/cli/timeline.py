@@ -11,11 +11,12 @@ import typer
 
 from gangsaw.cli import output as screen
 from gangsaw.cli import values
-from gangsaw.cli.files import put, writable
+from gangsaw.cli.files import put, replacing, writable
 from gangsaw.cli.flags import JobArgs, OutputFlags, PlanFlags, RecipeFlags, takes
 from gangsaw.errors import InputError
 
 if TYPE_CHECKING:
+    from gangsaw.schedule import Schedule
     from gangsaw.search.drawn import Drawn
     from gangsaw.simulate import Timeline
 
@@ -205,7 +206,7 @@ def _replay(record: ReplayFlags, path: Path | None, output: OutputFlags) -> None
     result = what_if(replay, record.repair or (), step)
     if path is not None:
         title = f"{Path(str(record.replay)).name}, step {step} as it ran"
-        put(path, _drawn(path.suffix.lower(), [timeline], [title]))
+        _put(path, [timeline], [title])
         screen.note(f"written: {path}")
     if output.json:
         from gangsaw.simulate.document import ReplayedTimeline
@@ -221,7 +222,10 @@ def _replay(record: ReplayFlags, path: Path | None, output: OutputFlags) -> None
 
 def _write(path: Path, found: list[Drawn]) -> None:
     """Write the form that the file's ending asks for."""
-    put(path, _text(path.suffix.lower(), found))
+    if path.suffix.lower() == ".csv":
+        put(path, _csv([each.schedule for each in found]))
+        return
+    _put(path, [each.timeline for each in found], [_title(each) for each in found])
 
 
 def _title(each: Drawn) -> str:
@@ -243,13 +247,8 @@ def _title(each: Drawn) -> str:
     return f"{each.stages}, step {step}: layers {layers}; {said}; pipeline"
 
 
-def _text(ending: str, found: list[Drawn]) -> str:
-    schedules = [each.schedule for each in found]
-    timelines = [each.timeline for each in found]
-    titles = [_title(each) for each in found]
-    if ending != ".csv":
-        return _drawn(ending, timelines, titles)
-    if len(timelines) > 1:
+def _csv(schedules: list[Schedule]) -> str:
+    if len(schedules) > 1:
         raise InputError("--out .csv holds one schedule. Legal with --against: .svg, .html")
     if schedules[0].pipes > 1:
         raise InputError(
@@ -262,19 +261,22 @@ def _text(ending: str, found: list[Drawn]) -> str:
     return to_csv(schedules[0])
 
 
-def _drawn(ending: str, timelines: list[Timeline], titles: list[str]) -> str:
-    """A picture, a page or a trace of timelines."""
+def _put(path: Path, timelines: list[Timeline], titles: list[str]) -> None:
+    """Write timelines as a picture, a page or a trace; a trace as it is made, for it is long."""
+    ending = path.suffix.lower()
     if ending == ".svg":
         from gangsaw.report.picture import standalone
         from gangsaw.report.timeline_svg import timeline_svg
 
-        return standalone(timeline_svg(timelines, titles))
-    if ending == ".html":
+        put(path, standalone(timeline_svg(timelines, titles)))
+    elif ending == ".html":
         from gangsaw.report.timeline_html import timeline_html
 
-        return timeline_html(timelines, titles)
-    if len(timelines) > 1:
+        put(path, timeline_html(timelines, titles))
+    elif len(timelines) > 1:
         raise InputError("--out .json holds one schedule. Legal with --against: .svg, .html")
-    from gangsaw.trace.chrome import chrome_trace
+    else:
+        from gangsaw.trace.chrome import write_trace
 
-    return chrome_trace(timelines[0])
+        with replacing(path) as part, part.open("w", encoding="utf-8") as out:
+            write_trace(timelines[0], out)
