@@ -250,14 +250,10 @@ def _title(each: Drawn) -> str:
 def _csv(schedules: list[Schedule]) -> str:
     if len(schedules) > 1:
         raise InputError("--out .csv holds one schedule. Legal with --against: .svg, .html")
-    if schedules[0].pipes > 1:
-        raise InputError(
-            f"--out .csv: {schedules[0].name} runs two copies of the model in opposite"
-            " directions, which torch's schedules cannot say. Legal: .svg, .html, .json, or"
-            " --schedule dualpipe-v"
-        )
-    from gangsaw.schedule import to_csv
+    from gangsaw.schedule import csv_note, to_csv
 
+    if csv_note(schedules[0]):
+        screen.note(csv_note(schedules[0]))
     return to_csv(schedules[0])
 
 

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from gangsaw.errors import GangsawError, InputError
 from gangsaw.export import bridge, deepspeed, megatron, own, titan
 from gangsaw.export.document import Export, ExportFile, canonical, plan_hash
+from gangsaw.export.ends import end_notes
 from gangsaw.export.megatron import unscaled
 from gangsaw.export.nearest import nearest
-from gangsaw.schedule import generate, to_csv
-from gangsaw.search.estimate import estimate
+from gangsaw.schedule import Schedule, csv_note, generate, to_csv
+from gangsaw.search.estimate import closed_form, estimate
+from gangsaw.search.timeline import plan_schedule
 from gangsaw.spec import Job, Plan
 from gangsaw.units import format_gib
 
@@ -26,8 +28,15 @@ def _schedule_csv(job: Job, plan: Plan) -> tuple[ExportFile, ...]:
             f"{plan.pp} x {plan.vpp} stages x {plan.num_microbatches} microbatches = {size:,}"
             f" cells; {MAX_ACTIONS:,} are the limit"
         )
-    schedule = generate(plan.schedule, plan.pp, plan.num_microbatches, plan.vpp)
+    schedule = _schedule(job, plan)
     return (ExportFile(name="schedule.csv", text=to_csv(schedule), main=True),)
+
+
+def _schedule(job: Job, plan: Plan) -> Schedule:
+    """The order of a plan's actions: by name, or synthesised for the stages' own times."""
+    if plan.schedule == "auto" and plan.pp > 1:
+        return plan_schedule(closed_form(job, plan))
+    return generate(plan.schedule, plan.pp, plan.num_microbatches, plan.vpp)
 
 
 WRITERS: dict[str, Writer] = {
@@ -56,20 +65,7 @@ def export_plan(job: Job, plan: Plan, target: str) -> Export:
         )
     near, differences = nearest(job, plan, target)
     near.check_product(job.cluster.devices, job.recipe.global_batch)
-    notes = []
-    precision = job.recipe.precision
-    if target in ("torchrun", "slurm", "kubernetes") and precision not in ("bf16", "fp32"):
-        notes.append(f"precision {precision}: gangsaw's trainer has bf16 and fp32; bf16 stated")
-    if target == "deepspeed" and precision == "fp8":
-        notes.append("precision fp8: DeepSpeed under the Trainer has bf16 and fp16; bf16 stated")
-    megatron = target in ("megatron-lm", "megatron-bridge") and not longest
-    if megatron and unscaled(job.model):
-        notes.append(f"{unscaled(job.model)} is not stated: Megatron has no flags for it")
-    if megatron and job.model.rotary is None:
-        notes.append(
-            "the base of rotary positions is not stated for this model: the framework's default,"
-            " 10000, holds unless --rotary-base (rotary_base) states another"
-        )
+    notes = _notes(job, near, target)
     step = peak = None
     if differences:
         try:
@@ -88,3 +84,24 @@ def export_plan(job: Job, plan: Plan, target: str) -> Export:
         plan_hash=plan_hash(canonical(job, near)), differences=differences,
         step_time_change_frac=step, peak_change_bytes=peak, notes=tuple(notes),
     )  # fmt: skip
+
+
+def _notes(job: Job, plan: Plan, target: str) -> list[str]:
+    """What the files leave open, or leave out, of the job."""
+    notes = list(end_notes(job.model, target))
+    precision = job.recipe.precision
+    if target in ("torchrun", "slurm", "kubernetes") and precision not in ("bf16", "fp32"):
+        notes.append(f"precision {precision}: gangsaw's trainer has bf16 and fp32; bf16 stated")
+    if target == "deepspeed" and precision == "fp8":
+        notes.append("precision fp8: DeepSpeed under the Trainer has bf16 and fp16; bf16 stated")
+    megatron = target in ("megatron-lm", "megatron-bridge") and not job.model.learned_positions
+    if megatron and unscaled(job.model):
+        notes.append(f"{unscaled(job.model)} is not stated: Megatron has no flags for it")
+    if megatron and job.model.rotary is None:
+        notes.append(
+            "the base of rotary positions is not stated for this model: the framework's default,"
+            " 10000, holds unless --rotary-base (rotary_base) states another"
+        )
+    if target == "schedule-csv" and plan.schedule == "dualpipe":
+        notes.append(csv_note(_schedule(job, plan)))
+    return notes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gangsaw.export.document import ExportFile, header, nodes_of
+from gangsaw.export.ends import prediction_layers
 from gangsaw.read.launch.stages import layout_text
 from gangsaw.spec import Job, LayerKind, ModelSpec, Plan
 
@@ -86,6 +87,8 @@ def model_flags(model: ModelSpec, tp: int) -> Flags:
     if not model.tied:
         flags.append(("untie-embeddings-and-output-weights", True))
     flags.append(("vocab-size", model.vocab))
+    if prediction_layers(model):
+        flags.append(("mtp-num-layers", prediction_layers(model)))
     return flags + _moe_flags(model, kind)
 
 
@@ -130,7 +133,8 @@ def parallel_flags(job: Job, plan: Plan) -> Flags:
             ("expert-model-parallel-size", plan.ep), ("expert-tensor-parallel-size", plan.etp),
         ]  # fmt: skip
     if plan.stages is not None and plan.pp > 1:
-        flags.append(("pipeline-model-parallel-layout", layout_text(plan.stages)))
+        layout = layout_text(plan.stages, prediction_layers(job.model))
+        flags.append(("pipeline-model-parallel-layout", layout))
     elif plan.vpp > 1:
         flags.append(("num-virtual-stages-per-pipeline-rank", plan.vpp))
     if plan.sequence_parallel and plan.tp > 1:

@@ -193,20 +193,13 @@ def layer(
 
 
 def mtp_of(keys: Keys, kinds: tuple[LayerKind, ...], order: tuple[int, ...]) -> MtpSpec | None:
-    """Multi-token prediction layers: each a decoder layer, a projection of two hidden to one and
-    three norms (of the hidden state, of the embedding, before the shared head).
-
-    Source: DeepSeek-V3 technical report, section 2.2; shapes as in the published checkpoint
-    (eh_proj, enorm, hnorm, shared_head.norm). Only where the config states the number.
-    """
+    """Multi-token prediction layers, only where the config states the number."""
     if not keys.has("num_nextn_predict_layers"):
         return None
     layers = keys.optional("num_nextn_predict_layers", 0) or 0
     if not layers:
         return None
-    kind = kinds[order[-1]]
-    hidden = kind.hidden
-    return MtpSpec(kind=kind, layers=layers, extra_params=2 * hidden * hidden + 3 * hidden)
+    return MtpSpec.behind(kinds[order[-1]], layers)
 
 
 def decoder(keys: Keys, traits: Traits, family: str, name: str) -> ModelSpec:

@@ -192,10 +192,9 @@ def _spec(table: ModelTable, name: str) -> ModelSpec:
 
 
 def _mtp(table: MtpTable, kind: LayerKind) -> MtpSpec:
-    extra = table.extra_params
-    if extra is None:
-        extra = 2 * kind.hidden**2 + 3 * kind.hidden
-    return MtpSpec(kind=kind, layers=table.layers, extra_params=extra)
+    if table.extra_params is None:
+        return MtpSpec.behind(kind, table.layers)
+    return MtpSpec(kind=kind, layers=table.layers, extra_params=table.extra_params)
 
 
 def _vision(table: VisionTable) -> VisionSpec:

@@ -54,6 +54,19 @@ def to_csv(schedule: Schedule) -> str:
     return "\n".join(lines) + "\n"
 
 
+def csv_note(schedule: Schedule) -> str:
+    """What torch needs for the file beside it; empty where torch runs it as it stands."""
+    if schedule.pipes == 1:
+        return ""
+    half = schedule.stages // schedule.pipes
+    return (
+        f"{schedule.name} holds two copies of the model in opposite directions, stages 0 to"
+        f" {half - 1} and {half} to {schedule.stages - 1}: torch runs this file only with stages"
+        f" that let microbatches enter at stage {half} too and leave at stage {half - 1};"
+        " dualpipe-v runs as it stands"
+    )
+
+
 def parse_csv(text: str, name: str = "schedule", pipes: int = 1) -> Schedule:
     """Read torch's CSV: line k is rank k, empty cells are skipped.
 
@@ -76,8 +89,28 @@ def parse_csv(text: str, name: str = "schedule", pipes: int = 1) -> Schedule:
             f" {cells} forwards, but the file has only {sum(len(r.kind) for r in rows)} actions"
         )
     schedule = from_rows(name, rows, stages, microbatches, pipes)
-    check(schedule)
+    try:
+        check(schedule)
+    except InputError as fault:
+        if pipes == 1 and _is_two_way(name, rows, stages, microbatches):
+            raise InputError(
+                f"{name}: stages 0 to {stages // 2 - 1} and {stages // 2} to {stages - 1} are two"
+                " copies of a model in opposite directions, as DualPipe has them; a file holds"
+                " one. Legal: --schedule dualpipe"
+            ) from None
+        raise fault
     return schedule
+
+
+def _is_two_way(name: str, rows: list[Row], stages: int, microbatches: int) -> bool:
+    """Whether what is no legal schedule of one model is one of two."""
+    if stages % 2 or len(rows) * 2 != stages:
+        return False
+    try:
+        check(from_rows(name, rows, stages, microbatches, 2))
+    except InputError:
+        return False
+    return True
 
 
 def read_schedule(path: Path) -> Schedule:

@@ -183,6 +183,17 @@ class MtpSpec(Document):
     layers: Count
     extra_params: CountOrZero = Field(0, description="projection and norms of one such layer")
 
+    @classmethod
+    def behind(cls, kind: LayerKind, layers: int) -> MtpSpec:
+        """Layers like `kind`, each with a projection of two hidden to one and three norms (of the
+        hidden state, of the embedding, before the shared head).
+
+        Source: DeepSeek-V3 technical report, section 2.2; shapes as in the published checkpoint
+        (eh_proj, enorm, hnorm, shared_head.norm).
+        """
+        hidden = kind.hidden
+        return cls(kind=kind, layers=layers, extra_params=2 * hidden * hidden + 3 * hidden)
+
     def params(self) -> int:
         """Parameters of all prediction layers (embedding and head are shared)."""
         return self.layers * (self.kind.params() + self.extra_params)

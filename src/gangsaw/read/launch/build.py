@@ -10,7 +10,16 @@ from pydantic import ValidationError
 from gangsaw.errors import InputError
 from gangsaw.read.launch.document import Value
 from gangsaw.read.launch.facts import Facts
-from gangsaw.spec import AttentionSpec, LayerKind, MlpSpec, ModelSpec, MoeSpec, Plan, Recipe
+from gangsaw.spec import (
+    AttentionSpec,
+    LayerKind,
+    MlpSpec,
+    ModelSpec,
+    MoeSpec,
+    MtpSpec,
+    Plan,
+    Recipe,
+)
 from gangsaw.spec.recipe import Precision, Task
 
 _SHAPE = ("layers", "hidden", "heads", "vocab")
@@ -83,11 +92,13 @@ def _model(facts: Facts, name: str) -> ModelSpec:
         pattern = moe_pattern(facts.get("moe_layer_freq"), layers)
         kinds = (dense, routed) if 0 in pattern else (routed,)
         order = pattern if 0 in pattern else [0] * layers
+    predicted = facts.whole("mtp_layers") or 0
     rope = str(facts.get("positions") or "rope") not in ("learned_absolute", "learned")
     positions = 0 if rope else facts.whole("max_positions") or facts.whole("seq") or 0
     return ModelSpec(
         name=name or f"{layers}-layers-{hidden}-wide", hidden=hidden,
         vocab=_need(facts, "vocab"), kinds=kinds, order=tuple(order), tied=facts.flag("tied"),
+        mtp=MtpSpec.behind(kinds[order[-1]], predicted) if predicted > 0 else None,
         learned_positions=positions, final_norm_params=hidden * (2 if layernorm else 1),
         source="launch file",
     )  # fmt: skip
