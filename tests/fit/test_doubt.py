@@ -157,3 +157,15 @@ def test_widths_follow_from_the_stored_rows():
     assert again == fit_widths(rows)
     assert again.rho == pytest.approx(Site().widths.rho, rel=1e-2)
     assert len(by_group(rows)) >= 12
+
+
+@pytest.mark.parametrize("factor", [4.0, 30.0, 1000.0])
+def test_a_row_far_off_teaches_the_others_nothing(factor):
+    """Four rows at +5 %, one of them `factor` times too long: the rest learn from three."""
+    views = [view(seed=s) for s in range(5)]
+    good = Site(tuple(views[:3]), (0.05,) * 3, ("a", "b", "c"), W)
+    spoilt = Site(tuple(views[:4]), (0.05, 0.05, 0.05, 0.05 + math.log(factor)), tuple("abcd"), W)
+    assert spoilt.bad_probability()[3] > 0.99
+    want, _ = good.predict([views[4]])
+    found, _ = spoilt.predict([views[4]])
+    assert found[0] == pytest.approx(want[0], abs=0.01)

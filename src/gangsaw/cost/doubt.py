@@ -72,6 +72,8 @@ _RATES = ("gemm", "attention", "nic", "fp8", "unaligned")
 PLACES = 12
 BAD_SD = 0.4
 BAD_PRIOR = 0.1
+FAR = 1.5
+"""Residual (log) beyond which it does not matter how far a row is off: a factor of 4.5."""
 NU = 4.0
 SCATTER = ((0.5, 0.26), (1.0, 0.42), (2.0, 0.26), (4.0, 0.06))
 """Deviation of a set-up's rows over the usual one, with prior weights: log-normal, a factor of two.
@@ -207,11 +209,14 @@ class Account(NamedTuple):
     scatter: float = 1.0
 
     def inverse(self) -> Array:
-        """(K, K) inverse covariance with these rows bad (Woodbury)."""
+        """(K, K) inverse covariance of the other rows: what a bad row says is not learned from.
+
+        BAD_SD tells how far off bad rows are, which decides whether a row is one.
+        """
         if not self.bad:
             return self.good
         at = list(self.bad)
-        inner = self.good[np.ix_(at, at)] + np.eye(len(at)) / BAD_SD**2
+        inner = self.good[np.ix_(at, at)]
         out: Array = self.good - self.good[:, at] @ np.linalg.solve(inner, self.good[at, :])
         return out
 
@@ -273,6 +278,10 @@ class Site:
         widths = swept(load_widths(), doc.gemm)
         return cls(views, residuals, tuple(r.id for r in doc.rows), widths)
 
+    def _seen(self) -> Array:
+        """Residuals (K,), those beyond FAR at FAR: past it a row is as wrong as it can be."""
+        return np.clip(np.array(self.residuals), -FAR, FAR)
+
     def _noise(self) -> Array:
         """Variance of each measurement at the usual scatter, (K,)."""
         return np.array([noise_sd(v, self.widths) ** 2 + v.extra_sd**2 for v in self.views])
@@ -283,7 +292,7 @@ class Site:
 
         A lone row tells neither a slow set-up from a bad row nor from scatter.
         """
-        k, r = len(self.views), np.array(self.residuals)
+        k, r = len(self.views), self._seen()
         if not k:
             return ()
         prior_cov = covariance(self.views, self.views, self.widths)
@@ -329,7 +338,7 @@ class Site:
         if not self.views:
             return np.zeros(len(plans)), prior
         cross = covariance(plans, self.views, self.widths, kernel)
-        r = np.array(self.residuals)
+        r = self._seen()
         means, total, scale = [], np.zeros_like(prior), 0.0
         for account in self._accounts:
             gain = cross @ account.inverse()
@@ -347,7 +356,7 @@ class Site:
             return []
         tau2 = np.array(self.widths.tau) ** 2
         load = (np.array([v.phi for v in self.views]) * tau2).T
-        r = np.array(self.residuals)
+        r = self._seen()
         u = sum(
             (a.weight * (load @ (a.inverse() @ r)) for a in self._accounts), np.zeros(len(tau2))
         )

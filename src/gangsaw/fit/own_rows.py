@@ -90,7 +90,7 @@ def more_rows(rows: Sequence[HeldOut], widths: Mapping[str, Widths]) -> list[Mor
 def wrong_rows(
     rows: Sequence[HeldOut],
     widths: Mapping[str, Widths],
-    factors: Sequence[float] = (1.3, 1.6, 3.0),
+    factors: Sequence[float] = (1.3, 1.6, 3.0, 30.0),
 ) -> list[Wrong]:
     """How often a spoilt row is named, and what it does to the rows that are left."""
     out = []
