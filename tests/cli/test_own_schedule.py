@@ -88,10 +88,3 @@ def test_stages_that_lie_in_no_known_way(tmp_path):
     path.write_text("\n".join(reversed(to_csv(generate("1f1b", 4, 16)).splitlines())))
     code, _, err = run(["estimate", *JOB, "--schedule", f"file:{path}"])
     assert code == 2 and "4 stages lie on ranks 3, 2, 1, 0" in err
-
-
-def test_two_way_pipes_are_not_written(tmp_path):
-    code, _, err = run(
-        ["timeline", *JOB, "--pp", "4", "--schedule", "dualpipe", "--out", str(tmp_path / "d.csv")]
-    )
-    assert code == 2 and "dualpipe-v" in err and not (tmp_path / "d.csv").exists()

@@ -123,3 +123,28 @@ def test_wrong_input(flags, said):
     assert (code, out) == (2, "")
     assert said in err
     assert err.count("\n") == 1
+
+
+def test_a_schedule_says_its_condition_and_published_figures():
+    said = " ".join(run([*WORDS, "--schedule", "dualpipe"]).out.split())
+    assert "condition: p even, m even and >= 2p, two copies of the weights" in said
+    assert "microbatches held p+1; transfers of each 2(p-1);" in said
+    assert "condition:" not in run([*WORDS, "--schedule", "auto"]).out
+
+
+def test_dualpipe_is_written_with_what_torch_needs(tmp_path):
+    """Both commands write the same program; it is known again and refused as a file of one model."""
+    path = tmp_path / "two.csv"
+    words = (*WORDS[1:3], *WORDS[3:5], *WORDS[7:], "--mbs", "1", "--global-batch", "32")
+    flags = ("--schedule", "dualpipe")
+    code, _, err = run(["timeline", *words, *flags, "--out", str(path)])
+    assert code == 0 and "enter at stage 4 too and leave at stage 3" in err
+    code, out, note = run(["export", *words, *flags, "--to", "schedule-csv"])
+    assert code == 0 and out == path.read_text("utf-8") and note in err
+    code, out, err = run(["timeline", *words, "--schedule", f"file:{path}"])
+    assert (code, out) == (2, "") and err.count("\n") == 1
+    assert "two copies of a model" in err and "Legal: --schedule dualpipe" in err
+    odd = (*words[:-1], "18")
+    for verb in ("timeline", "estimate"):
+        code, out, err = run([verb, *odd, *flags])
+        assert (code, out) == (2, "") and "needs an even num_microbatches" in err

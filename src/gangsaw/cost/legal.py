@@ -125,6 +125,11 @@ def check_schedule(model: ModelSpec, plan: Plan, stack: str) -> None:
             f"schedule={name} needs num_microbatches >= 2 x pp = {2 * plan.pp},"
             f" not {plan.num_microbatches}"
         )
+    if name == "dualpipe" and plan.num_microbatches % 2:
+        raise InputError(
+            f"schedule=dualpipe needs an even num_microbatches, half for each direction, not"
+            f" {plan.num_microbatches}"
+        )
     megatron = stack.startswith(("megatron", "zero-bubble"))
     if name == "interleaved" and plan.pp > 1 and megatron and plan.num_microbatches % plan.pp:
         raise InputError(

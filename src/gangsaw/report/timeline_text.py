@@ -9,6 +9,7 @@ from rich.text import Text
 from gangsaw.report import words
 from gangsaw.report.colours import CAUSE_COLOURS, KIND_COLOURS
 from gangsaw.report.text import is_plain, plain_table
+from gangsaw.schedule import INFOS
 from gangsaw.simulate.timeline import COMPUTE, IDLE, ROW_KINDS, Timeline
 from gangsaw.spec.result import CAUSES
 from gangsaw.units import format_frac, format_s
@@ -41,11 +42,24 @@ def cells(timeline: Timeline, width: int) -> tuple[str, ...]:
     return tuple(rows)
 
 
+def rule(name: str) -> str:
+    """A named schedule's condition and published figures in one line; empty for others."""
+    info = INFOS.get(name)
+    if info is None:
+        return ""
+    return (
+        f"{info.title}, equal stages: idle {info.bubble}; microbatches held {info.in_flight};"
+        f" transfers of each {info.transfers}; condition: {info.condition} ({info.source})"
+    )
+
+
 def timeline_text(timeline: Timeline, title: str, console: Console) -> None:
     """The pipeline of one step, drawn and counted."""
     console.print(Text(title, style="bold"))
     spent = f"{format_s(timeline.makespan_s)} of pipeline"
     console.print(Text(f"{spent}, {format_frac(timeline.bubble_frac)} of it idle"))
+    if not timeline.measured and rule(timeline.name):
+        console.print(Text(rule(timeline.name), style="dim"))
     console.print()
     shown = timeline.only_ranks(MOST_RANKS) if timeline.ranks > MOST_RANKS else timeline
     idle = timeline.idle_s()
