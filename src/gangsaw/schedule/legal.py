@@ -61,7 +61,8 @@ def _check_placement(schedule: Schedule) -> None:
     if len(missing):
         raise InputError(
             f"{schedule.name}: stage {int(missing[0])} has no action on any of"
-            f" {schedule.ranks} lines, but stage {schedule.stages - 1} has"
+            f" {schedule.ranks} lines, but stage {schedule.stages - 1} has (line"
+            f" {int(schedule.rank_of[-1]) + 1})"
         )
     if schedule.stages % schedule.pipes:
         raise InputError(f"{schedule.name}: {schedule.stages} stages in {schedule.pipes} pipes")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 
 import numpy as np
 
 from gangsaw.errors import InputError
+from gangsaw.read.toml import shown
 from gangsaw.schedule.actions import (
     KIND_NAMES,
     NO_MICROBATCH,
@@ -27,7 +29,8 @@ from gangsaw.schedule.legal import check
 
 _KIND_OF = {name: number for number, name in enumerate(KIND_NAMES)}
 _ACTION = re.compile(
-    r"(\d{1,6})(SEND_F|RECV_F|SEND_B|RECV_B|UNSHARD|RESHARD|REDUCE_GRAD|[FIWB])(\d{0,7})"
+    r"(\d{1,6})(SEND_F|RECV_F|SEND_B|RECV_B|UNSHARD|RESHARD|REDUCE_GRAD|[FIWB])(\d{0,7})",
+    re.ASCII,
 )
 _FORM = "<stage><action><microbatch>, action one of " + ", ".join(KIND_NAMES)
 MAX_BYTES = 400_000_000
@@ -72,22 +75,15 @@ def parse_csv(text: str, name: str = "schedule", pipes: int = 1) -> Schedule:
 
     Raises InputError with line, cell and reason for anything that is not a legal schedule.
     """
-    lines = text.splitlines()
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     while lines and not lines[-1].strip():
         lines.pop()
     if not lines:
         raise InputError(f"{name}: the file is empty; one line of actions a rank is needed")
+    if len(lines) > MAX_STAGES:
+        raise InputError(f"{name}: {len(lines):,} lines, one a rank. Legal: up to {MAX_STAGES:,}")
     rows = [_parse_line(line, name, number) for number, line in enumerate(lines, 1)]
-    stages = 1 + max((int(row.stage.max()) for row in rows if len(row.stage)), default=-1)
-    microbatches = 1 + max((int(r.microbatch.max()) for r in rows if len(r.stage)), default=-1)
-    if stages > MAX_STAGES or stages == 0 or microbatches == 0:
-        raise InputError(f"{name}: {stages} stages and {microbatches} microbatches; 1 to 100,000")
-    cells = stages * microbatches
-    if cells > 4 * sum(len(row.kind) for row in rows):
-        raise InputError(
-            f"{name}: stage {stages - 1} and microbatch {microbatches - 1} are named, which makes"
-            f" {cells} forwards, but the file has only {sum(len(r.kind) for r in rows)} actions"
-        )
+    stages, microbatches = _sizes(rows, name)
     schedule = from_rows(name, rows, stages, microbatches, pipes)
     try:
         check(schedule)
@@ -102,6 +98,32 @@ def parse_csv(text: str, name: str = "schedule", pipes: int = 1) -> Schedule:
     return schedule
 
 
+def _sizes(rows: list[Row], name: str) -> tuple[int, int]:
+    """Stages and microbatches that the rows name, refused where no schedule can have as many."""
+    last_stage = [int(row.stage.max()) for row in rows]
+    last_microbatch = [int(row.microbatch.max()) for row in rows]
+    stages, microbatches = 1 + max(last_stage), 1 + max(last_microbatch)
+    line = 1 + last_stage.index(stages - 1)
+    if stages > MAX_STAGES:
+        raise InputError(
+            f"{name} line {line}: stage {stages - 1}. Legal: stages 0 to {MAX_STAGES - 1}"
+        )
+    if microbatches == 0:
+        raise InputError(
+            f"{name} line {line}: no line has a forward or a backward. Legal: each stage and"
+            " microbatch has F and B, or F, I and W"
+        )
+    actions = sum(len(row.kind) for row in rows)
+    if stages * microbatches > 4 * actions:
+        other = 1 + last_microbatch.index(microbatches - 1)
+        raise InputError(
+            f"{name}: stage {stages - 1} (line {line}) and microbatch {microbatches - 1} (line"
+            f" {other}) are named, which makes {stages * microbatches:,} forwards, but the file has"
+            f" only {actions:,} actions"
+        )
+    return stages, microbatches
+
+
 def _is_two_way(name: str, rows: list[Row], stages: int, microbatches: int) -> bool:
     """Whether what is no legal schedule of one model is one of two."""
     if stages % 2 or len(rows) * 2 != stages:
@@ -114,26 +136,36 @@ def _is_two_way(name: str, rows: list[Row], stages: int, microbatches: int) -> b
 
 
 def read_schedule(path: Path) -> Schedule:
-    """A schedule file of the user's own. Raises InputError as `parse_csv` does."""
+    """A schedule file of the user's own, a regular file of UTF-8 text (a byte order mark in front
+    is passed over). Raises InputError as `parse_csv` does.
+    """
+    said = shown(path)
     try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise InputError(f"{path}: {size} bytes; a schedule has at most {MAX_BYTES}")
-        text = path.read_text(encoding="utf-8")
+        found = path.stat()
+        whole = S_ISREG(found.st_mode) and found.st_size <= MAX_BYTES
+        text = path.read_text(encoding="utf-8-sig") if whole else ""
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise InputError(
-            f"{path} line {line}: byte {error.start} is not UTF-8 text; a schedule is {_FORM}"
+            f"{said} line {line}: byte {error.start} is not UTF-8 text; a schedule is {_FORM}"
         ) from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    return parse_csv(text, name=f"file:{path}")
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"{said}: cannot be read ({why}). Legal: a file") from None
+    if not S_ISREG(found.st_mode):
+        what = "a directory" if S_ISDIR(found.st_mode) else "a device or a pipe"
+        raise InputError(f"{said}: is {what}. Legal: a file with a line of actions a rank")
+    if found.st_size > MAX_BYTES:
+        raise InputError(f"{said}: {found.st_size} bytes; a schedule has at most {MAX_BYTES}")
+    return parse_csv(text, name=f"file:{said}")
 
 
 def _parse_line(line: str, name: str, number: int) -> Row:
     columns: tuple[list[int], list[int], list[int], list[int]] = ([], [], [], [])
     for position, cell in enumerate(line.split(","), 1):
         text = cell.strip()
+        if text[:1] == '"' == text[-1:] and len(text) > 1:
+            text = text[1:-1].strip()  # as torch's reader of CSV takes them off
         if not text:
             continue
         where = f"{name} line {number} cell {position}"
@@ -146,6 +178,8 @@ def _parse_line(line: str, name: str, number: int) -> Row:
                 raise InputError(f"{where}: {_short(text)!r} must pair one F with one B or I")
         else:
             _append(columns, text, where, SINGLE)
+    if not columns[0]:
+        raise InputError(f"{name} line {number}: no action; each line is a rank, from rank 0 on")
     return Row.of(*(np.asarray(column, np.int64) for column in columns))
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from gangsaw.errors import InputError
+from gangsaw.read.toml import shown
 from gangsaw.schedule import Schedule, read_schedule
 from gangsaw.simulate.auto import loop_map, v_map
 from gangsaw.spec.plan import Plan
@@ -39,7 +40,7 @@ def stated_by(path: str) -> OwnSchedule:
         kind = "file-v:"
     else:
         raise InputError(
-            f"file:{path}: {schedule.stages} stages lie on ranks"
+            f"file:{shown(path)}: {schedule.stages} stages lie on ranks"
             f" {', '.join(str(r) for r in schedule.rank_of[:12])}"
             f"{'...' if schedule.stages > 12 else ''}. Legal: looping over the ranks (0, 1, .., 0,"
             " 1, ..), or two chunks down and up again"
@@ -54,7 +55,7 @@ def own_schedule(plan: Plan) -> Schedule:
     for name in ("pp", "vpp", "num_microbatches"):
         if getattr(stated, name) != getattr(plan, name):
             raise InputError(
-                f"file:{path} is for {name}={getattr(stated, name)}, the plan has"
+                f"file:{shown(path)} is for {name}={getattr(stated, name)}, the plan has"
                 f" {name}={getattr(plan, name)}. Legal here: {getattr(stated, name)}"
             )
     return _read(path, _stamp(path))
@@ -64,8 +65,9 @@ def _stamp(path: str) -> tuple[int, int]:
     """When the file was written last, and how long it is: what is read twice is kept."""
     try:
         found = Path(path).stat()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"{shown(path)}: cannot be read ({why}). Legal: a file") from None
     return found.st_mtime_ns, found.st_size
 
 
