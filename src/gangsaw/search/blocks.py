@@ -225,15 +225,18 @@ def least_step_s(
     """Least seconds of any plan with v chunks on p ranks: no recompute, no data-parallel traffic.
 
     The slowest rank does at least the mean, and at least the layers of an even share rounded up;
-    schedules that do not split the backward also fill and drain. `shared`: exposed seconds of one
-    transfer, and of the host a microbatch and chunk.
+    schedules that do not split the backward also fill and drain, by chunks of which the smallest
+    may stand at the ends. `shared`: exposed seconds of one transfer, and of the host a microbatch
+    and chunk.
     """
     steady = 2.0 * v * (shared[0] + shared[1])
     slowest = max(work[0] / p, math.ceil(len(space.order) / p) * work[1]) + steady
     for s in range(len(space.schedules)):
         if int(space.schedules[s]) >= ZB_H1:
             return m * slowest
-    return (m - 1.0 / v) * slowest + (work[0] + p * steady) / v
+    chunk = len(space.order) / (p * v)
+    rest = (work[0] + p * steady - slowest) / v
+    return m * slowest + max(0.0, rest) * math.floor(chunk) / chunk
 
 
 @kernel
@@ -410,8 +413,9 @@ def block_bounds(
     for i in range(blocks.shape[0]):
         _, _, tables = block_tables(blocks[i], kinds, ends, base, machine)
         m = int(space.global_batch / (blocks[i, DP] * blocks[i, MBS]) + 0.5)
-        work = block_work(space, tables)
-        out[i] = least_step_s(space, work, int(blocks[i, PP]), 1, m, (0.0, 0.0))
+        work, p = block_work(space, tables), int(blocks[i, PP])
+        # Filling and draining shrink with the chunks: the most of them bound all.
+        out[i] = least_step_s(space, work, p, chunk_limit(space, p), m, (0.0, 0.0))
     return out
 
 

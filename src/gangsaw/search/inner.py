@@ -462,8 +462,10 @@ def search_forms(
 
 
 @kernel
-def free_step_s(ready: Ready, fast: State, machine: Machine) -> float:
-    """Seconds of a step of a layout without data-parallel traffic."""
+def free_step_s(ready: Ready, now: State, machine: Machine) -> float:
+    """Least seconds of a step of a layout: no recompute, the optimizer over the whole group, and
+    data-parallel traffic for nothing."""
+    fast = variant(now, now.schedule, 0.0, 0.0, 1.0, ready.groups[0], (0.0, 0.0))
     free = np.zeros((ready.profiles.shape[0], 2))
     cost = combine(ready.profiles, free, ready.hop_s, 0.0, fast, machine.device, machine.stack)
     return cost.step
@@ -473,15 +475,14 @@ def free_step_s(ready: Ready, fast: State, machine: Machine) -> float:
 def worth_trying(space: Space, ready: Ready, now: State, machine: Machine, worth: Worth) -> bool:
     """Whether some plan of a layout and schedule can be fast enough and can fit.
 
-    The fastest has no recompute and no data-parallel traffic. The one that holds least shards over
+    The fastest is `free_step_s`. The one that holds least shards over
     the whole group and offloads all that is asked for; which recompute and ZeRO stage that is
     depends on the layout (gathered parameters and recomputed layers stand whole), so all are
     looked at. 2 % more room allow for the layout, which differs a little with recompute.
     """
     if not np.isfinite(worth.step_s):
         return True
-    fast = variant(now, now.schedule, 0.0, 0.0, 0.0, 1.0, (0.0, 0.0))
-    if free_step_s(ready, fast, machine) > worth.step_s:
+    if free_step_s(ready, now, machine) > worth.step_s:
         return False
     offload = (space.offload_optimizer.max(), space.offload_activations.max())
     places = place_table(ready.loads, now)
