@@ -12,6 +12,7 @@ from gangsaw.read.clusters import load_cluster
 from gangsaw.read.models import load_model
 from gangsaw.read.stacks import load_stack
 from gangsaw.schedule import generate
+from gangsaw.search.branching import Branching, branch
 from gangsaw.search.estimate import evaluate
 from gangsaw.search.refine import PlanLayouts, refined
 from gangsaw.search.stage_bound import Sequence, chains_s, floor_s
@@ -231,3 +232,32 @@ def test_unequal_layers_in_several_chunks_are_laid_out_best(model, n, p, v, m):
     assert len(steps) > 1_000
     assert found.after_s == pytest.approx(min(steps), rel=1e-3)
     assert found.before_s > found.after_s
+    assert found.proved == (found.gap_frac == 0.0)
+    assert min(steps) >= found.after_s * (1.0 - found.gap_frac - 1e-3)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[c[0] for c in CASES])
+def test_branch_and_bound_against_all_layouts(case):
+    """From the slowest layout and its chain alone: it ends, and at the best of all that fit."""
+    _, model, layers, p, v, m, change = case
+    given = job(model, layers, global_batch=8 * m)
+    ev = evaluate(given, plan_of(given, p, v, m, **change))
+    layouts, rerun = PlanLayouts(ev, ROOMY), Rerun(plan_schedule(ev), stage_transfers(ev))
+    what = layouts.sequence()
+    assert what is not None and what.private
+    many = list(layouts_of(layers, p * v))
+    steps = {c: rerun.makespan_s(layouts.times(c)) + layouts.rest_s(c) for c in many}
+    worst = max(steps, key=steps.get)
+    banned = set(sorted(steps, key=steps.get)[:2])
+
+    def simulate(counts):
+        return steps[counts], rerun.critical(rerun.makespan_s(layouts.times(counts)))
+
+    for fits in (lambda c: True, lambda c: c not in banned):
+        bounds = Branching(what, layouts.lowest_rest_s(), [simulate(worst)[1]])
+        proof = branch(bounds, (worst, steps[worst]), simulate, fits, len(many))
+        allowed = [s for c, s in steps.items() if fits(c)]
+        assert proof.complete and fits(proof.counts)
+        assert proof.step_s <= min(allowed) * (1 + 1.001e-3)
+        assert proof.simulated < len(many)
+        assert bounds.floor_s(proof.step_s) <= min(steps.values()) * (1 + 1e-9)

@@ -238,6 +238,12 @@ def whys(rows: Sequence[tuple[Evaluated, tuple[str, ...], PlanResult]]) -> list[
             even = format_s(stages.even_step_time_s)
             text += f"; its stages save {saved} device{'' if saved == 1 else 's'} against even ones"
             text += f" ({even} a step)"
+            best = (
+                "no stages are faster"
+                if stages.proved
+                else (f"no stages are more than {100 * stages.gap_frac:.1f} % faster")
+            )
+            text += f", and {best}"
         if "safest" in labels:
             text += f"; {100 * result.memory.headroom_frac:.0f} % of memory free"
         if "simplest" in labels:

@@ -21,11 +21,12 @@ from gangsaw.cost.memory_layers import end_memory
 from gangsaw.cost.step import T_DENSE, T_EXPERT, rank_profiles
 from gangsaw.cost.types import Array, Loads, RankLoad
 from gangsaw.schedule.actions import I64
+from gangsaw.search.branching import Branching, branch
 from gangsaw.search.descent import TOLERANCE, Counts, Descent, descend
 from gangsaw.search.estimate import Evaluated, in_the_loop
 from gangsaw.search.stage_bound import Sequence, chains_s, floor_s
 from gangsaw.search.timeline import ChunkCosts, named_schedule, stage_transfers
-from gangsaw.simulate.rerun import Rerun
+from gangsaw.simulate.rerun import Chain, Rerun
 from gangsaw.spec.plan import OWN_FILES
 
 WORK = 1_500_000
@@ -38,9 +39,11 @@ class Refined:
     """Layers of each chunk, and what the simulated step was, is, and is at equal counts.
 
     Seconds of a whole step: the pipeline from the event loop, the rest (gradients, optimizer, host)
-    from the closed form. `proved`: no layout of these layers, with whatever memory, is more than
-    0.1 % faster. `settled`: no move of one layer to another stage that was looked at makes it
-    faster. `devices_saved`: devices that equal counts would need on top for the same rate.
+    from the closed form. `proved`: no layout of these layers that every rank holds is more than
+    0.1 % faster (by a bound over all, else by branch and bound); `gap_frac`: where that was not
+    shown, no layout's step is shorter by more. `settled`: no move of one layer to another stage
+    that was looked at makes it faster. `devices_saved`: devices that equal counts would need on
+    top for the same rate.
     """
 
     counts: Counts
@@ -48,6 +51,7 @@ class Refined:
     after_s: float
     even_s: float
     proved: bool
+    gap_frac: float
     settled: bool
     simulated: int
     devices_saved: float
@@ -81,13 +85,19 @@ def refined(ev: Evaluated, room_bytes: float, budget: int = 80) -> Refined | Non
     least_s = layouts.least_rest_s(found.counts)
     if what is not None and what.private and found.step_s > (floor + least_s) * (1 + TOLERANCE):
         floor = max(floor, chains_s(what, found.chains, found.makespan_s))
+    proved = found.step_s <= (floor + least_s) * (1 + TOLERANCE)
+    if what is not None and what.private and not proved:
+        more = min(2 * budget, max(4, WORK // schedule.actions))
+        found, proved, lowest_s = _branched(layouts, rerun, found, what, more)
+        floor = max(floor, lowest_s - least_s)
     even_s = before_s
     if even != ev.counts:
         even_s = rerun.makespan_s(layouts.times(even)) + layouts.rest_s(even)
     scale = ev.cost.step / before_s  # a site's steps
     return Refined(
         found.counts, float(scale * before_s), float(scale * found.step_s), float(scale * even_s),
-        bool(found.step_s <= (floor + least_s) * (1 + TOLERANCE)), found.settled, found.simulated,
+        bool(proved), 0.0 if proved else max(0.0, 1.0 - float((floor + least_s) / found.step_s)),
+        found.settled, found.simulated,
         float(devices_saved(even_s, found.step_s, plan.devices)),
     )  # fmt: skip
 
@@ -105,6 +115,28 @@ def _from_elsewhere(
             better = other if other.step_s < found.step_s else found
             found = replace(better, chains=chains, simulated=many)
     return found
+
+
+def _branched(
+    layouts: PlanLayouts, rerun: Rerun, found: Descent, what: Sequence, most: int
+) -> tuple[Descent, bool, float]:
+    """The best of all layouts from the critical paths met on the way down, whether it is, and what
+    no layout goes below."""
+    paces: dict[Counts, float] = {}
+
+    def simulate(counts: Counts) -> tuple[float, Chain]:
+        paces[counts] = rerun.makespan_s(layouts.times(counts))
+        return paces[counts] + layouts.rest_s(counts), rerun.critical(paces[counts])
+
+    bounds = Branching(what, layouts.lowest_rest_s(), list(found.chains))
+    proof = branch(bounds, (found.counts, found.step_s), simulate, layouts.fits, most)
+    better = replace(
+        found, counts=proof.counts, step_s=proof.step_s,
+        makespan_s=paces.get(proof.counts, found.makespan_s),
+        simulated=found.simulated + proof.simulated,
+        settled=found.settled or proof.complete,
+    )  # fmt: skip
+    return better, proof.complete, bounds.floor_s(proof.step_s)
 
 
 def devices_saved(before_s: float, after_s: float, devices: int) -> float:
@@ -178,6 +210,10 @@ class PlanLayouts:
         """
         held = self._params(counts)
         return self.rest_s(counts) * float(held.mean() / held.max())
+
+    def lowest_rest_s(self) -> float:
+        """Seconds outside the pipeline that no layout goes below."""
+        return self.least_rest_s(self.ev.counts)
 
     def _params(self, counts: Counts) -> Array:
         """[ranks] trained parameters of each rank, the ends included."""

@@ -158,7 +158,7 @@ def laid_out(searched: Searched, ev: Evaluated) -> tuple[Evaluated, LayoutDoc | 
         ev = evaluate(ev.job, ev.plan.model_copy(update={"stages": found.counts}), ev.low)
     return ev, LayoutDoc(
         even_step_time_s=found.even_s, devices_saved=found.devices_saved, proved=found.proved,
-        settled=found.settled,
+        gap_frac=found.gap_frac, settled=found.settled,
     )  # fmt: skip
 
 

@@ -197,7 +197,7 @@ def chains_s(what: Sequence, chains: list[Chain], enough_s: float) -> float:
     total = np.zeros(len(chains))
     for _ in range(ROUNDS):
         mean = np.einsum("k,kts->ts", share, weigh)
-        shortest, edges = _shortest(items, mean)
+        shortest, edges = shortest_s(items, mean)
         best = max(best, shortest + float(share @ fixed))
         if best >= enough_s or len(chains) == 1:
             break
@@ -208,7 +208,7 @@ def chains_s(what: Sequence, chains: list[Chain], enough_s: float) -> float:
     return best
 
 
-def _shortest(items: Array, weigh: Array) -> tuple[float, I64]:
+def shortest_s(items: Array, weigh: Array) -> tuple[float, I64]:
     """The least sum of the items' seconds, weighed [3, stages] by their stage, and its cuts.
 
     Stages are consecutive and not empty; the cuts are the first item of each.

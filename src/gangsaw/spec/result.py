@@ -123,7 +123,12 @@ class LayoutDoc(Document):
     devices_saved: float = Field(
         description="that even stages would need on top for the same rate, were they to fit"
     )
-    proved: bool = Field(description="no layout of these layers is more than 0.1 % faster")
+    proved: bool = Field(
+        description="no layout of these layers that the ranks hold is more than 0.1 % faster"
+    )
+    gap_frac: float = Field(
+        description="where that is not proved: no layout's step is shorter by more than this share"
+    )
     settled: bool = Field(description="no move of one layer that was tried makes it faster")
 
 
