@@ -280,7 +280,8 @@ class Site:
 
     def _seen(self) -> Array:
         """Residuals (K,), those beyond FAR at FAR: past it a row is as wrong as it can be."""
-        return np.clip(np.array(self.residuals), -FAR, FAR)
+        seen: Array = np.clip(np.array(self.residuals), -FAR, FAR)
+        return seen
 
     def _noise(self) -> Array:
         """Variance of each measurement at the usual scatter, (K,)."""
