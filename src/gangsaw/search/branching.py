@@ -19,7 +19,7 @@ from gangsaw.cost.types import Array
 from gangsaw.jit import compiled, kernel
 from gangsaw.schedule.actions import I64
 from gangsaw.search.descent import TOLERANCE, Counts
-from gangsaw.search.stage_bound import ROUNDS, SHARPNESS, Sequence, shortest_s
+from gangsaw.search.stage_bound import Mean, Sequence, means_of, on_stages
 from gangsaw.simulate.rerun import Chain
 
 NODES = 60_000
@@ -55,11 +55,7 @@ class Branching:
 
     def add(self, chain: Chain) -> None:
         """A chain, and the least it lasts on any last stages of any last items."""
-        count = chain.counts
-        weigh = np.stack([count[0], count[1] + count[3], count[2] + count[3]])
-        self._put(weigh, chain.other_s + float((weigh * self.what.each[:, None]).sum()))
-
-    def _put(self, weigh: Array, fixed_s: float) -> None:
+        weigh, fixed_s = on_stages(self.what, chain)
         costs, least = self._tables(weigh)
         self._weigh.append(weigh)
         self._fixed.append(fixed_s)
@@ -79,30 +75,15 @@ class Branching:
             least[stage, :-1] = lowest[1:] - costs[stage, :-1]
         return costs, least
 
-    def _means(self, enough_s: float) -> list[tuple[Array, float]]:
-        """Means of the chains whose shortest layouts are long (multiplicative weights)."""
-        weigh, fixed = np.stack(self._weigh), np.array(self._fixed)
-        share = np.full(len(fixed), 1.0 / len(fixed))
-        total = np.zeros(len(fixed))
-        found: list[tuple[float, Array, float]] = []
-        for _ in range(ROUNDS):
-            mean, rest = np.einsum("k,kts->ts", share, weigh), float(share @ fixed)
-            shortest, edges = shortest_s(self.what.items, mean)
-            found.append((shortest + rest, mean, rest))
-            if shortest + rest + self.rest_s >= enough_s:
-                break
-            stage = np.add.reduceat(self.what.items, edges, axis=0)
-            total += fixed + np.einsum("kts,st->k", weigh, stage)
-            shifted = np.exp(SHARPNESS * (total - total.max()) / enough_s)
-            share = shifted / shifted.sum()
-        found.sort(key=lambda each: -each[0])
-        return [(mean, rest) for _, mean, rest in found[:MEANS]]
+    def _means(self, enough_s: float) -> list[Mean]:
+        """Means of the chains, those with the longest shortest layouts first."""
+        items, weigh = self.what.items, np.stack(self._weigh)
+        found = means_of(items, weigh, np.array(self._fixed), enough_s - self.rest_s)
+        return sorted(found, key=lambda each: -each.least_s)
 
     def floor_s(self, step_s: float) -> float:
         """No step of any layout is shorter; by means of the chains, at most `step_s`."""
-        means = self._means(step_s)
-        found = max(rest + shortest_s(self.what.items, mean)[0] for mean, rest in means)
-        return min(step_s, self.rest_s + found)
+        return min(step_s, self.rest_s + self._means(step_s)[0].least_s)
 
     def next_layout(self, below_s: float) -> Counts | None:
         """A layout that no chain keeps from a step under `below_s`; None where there is none.
@@ -111,8 +92,8 @@ class Branching:
         """
         if len(self._fixed) >= self._again:
             self._again = 2 * len(self._fixed)
-            means = self._means(below_s)
-            self._mean = [(*self._tables(mean), rest) for mean, rest in means]
+            means = self._means(below_s)[:MEANS]
+            self._mean = [(*self._tables(each.weigh), each.fixed_s) for each in means]
         costs = np.stack([*(each[0] for each in self._mean), *self._costs])
         least = np.stack([*(each[1] for each in self._mean), *self._least])
         fixed = np.array([*(each[2] for each in self._mean), *self._fixed]) + self.rest_s

@@ -10,6 +10,7 @@ critical lasts on every layout; the layout on which a mean of chains is shortest
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -183,29 +184,49 @@ def late_forwards(schedule: Schedule) -> list[int]:
 
 
 def chains_s(what: Sequence, chains: list[Chain], enough_s: float) -> float:
-    """No layout is faster than this, from chains that last on every layout.
+    """No layout is faster than this, from chains that last on every layout; at most `enough_s`."""
+    pairs = [on_stages(what, each) for each in chains]
+    weigh, fixed = np.stack([w for w, _ in pairs]), np.array([f for _, f in pairs])
+    return max(each.least_s for each in means_of(what.items, weigh, fixed, enough_s))
+
+
+def on_stages(what: Sequence, chain: Chain) -> tuple[Array, float]:
+    """How often a chain runs each stage's F, I and W [3, stages], and its seconds on no layer."""
+    count = chain.counts
+    weigh = np.stack([count[0], count[1] + count[3], count[2] + count[3]])
+    return weigh, chain.other_s + float((weigh * what.each[:, None]).sum())
+
+
+class Mean(NamedTuple):
+    """A mean of chains: seconds of its shortest layout, how often it runs F, I, W of each stage
+    [3, stages], and its seconds on no layer.
+    """
+
+    least_s: float
+    weigh: Array
+    fixed_s: float
+
+
+def means_of(items: Array, weigh: Array, fixed: Array, enough_s: float) -> list[Mean]:
+    """Means of chains `weigh` [K, 3, stages], `fixed` [K], whose shortest layouts are long.
 
     The largest of the chains is at least any mean of them, and the layout on which a mean is
     shortest is found exactly. Means are shifted towards the chains that are long there (Lagrangian
     dual by multiplicative weights); ends when `enough_s` is reached.
     """
-    items = what.items
-    count = np.stack([each.counts for each in chains])
-    weigh = np.stack([count[:, 0], count[:, 1] + count[:, 3], count[:, 2] + count[:, 3]], axis=1)
-    fixed = np.array([each.other_s for each in chains]) + np.einsum("kts,t->k", weigh, what.each)
-    share, best = np.full(len(chains), 1.0 / len(chains)), 0.0
-    total = np.zeros(len(chains))
+    share, total = np.full(len(fixed), 1.0 / len(fixed)), np.zeros(len(fixed))
+    found = []
     for _ in range(ROUNDS):
-        mean = np.einsum("k,kts->ts", share, weigh)
+        mean, rest = np.einsum("k,kts->ts", share, weigh), float(share @ fixed)
         shortest, edges = shortest_s(items, mean)
-        best = max(best, shortest + float(share @ fixed))
-        if best >= enough_s or len(chains) == 1:
+        found.append(Mean(shortest + rest, mean, rest))
+        if shortest + rest >= enough_s or len(fixed) == 1:
             break
         stage = np.add.reduceat(items, edges, axis=0)
         total += fixed + np.einsum("kts,st->k", weigh, stage)
         shifted = np.exp(SHARPNESS * (total - total.max()) / enough_s)
         share = shifted / shifted.sum()
-    return best
+    return found
 
 
 def shortest_s(items: Array, weigh: Array) -> tuple[float, I64]:
