@@ -397,6 +397,7 @@ ON_CLUSTER = {
     "GEN014": ((megatron(), "h100-sxm:64"), (megatron(), "h100-sxm:32")),
     "WS029": ((megatron(context_parallel_size=8, seq_length=2048, max_position_embeddings=2048, tensor_model_parallel_size=1, sequence_parallel=NO, pipeline_model_parallel_size=1), "h100-sxm:32"), (megatron(), "h100-sxm:32")),
     "WS030": ((deepspeed({"zero_optimization.offload_optimizer": {"device": "cpu"}}, {"model_name_or_path": "Qwen/Qwen2.5-0.5B"}), "h100-sxm:8"), (deepspeed({"zero_optimization.offload_optimizer": {"device": "cpu"}}), "rtx-4090:8")),
+    "WS031": ((megatron(env="export CUDA_LAUNCH_BLOCKING=1"), "h100-sxm:32"), (megatron(env="export CUDA_LAUNCH_BLOCKING=0"), "h100-sxm:32")),
     "WS007": ((megatron(MOE, nodes=1, num_layers=32, tensor_model_parallel_size=1, sequence_parallel=NO, pipeline_model_parallel_size=1, expert_model_parallel_size=8), "a100-sxm-80g:8"), (megatron(MOE, nodes=8, pipeline_model_parallel_size=1, expert_model_parallel_size=8), "a100-sxm-80g:64")),
     "WS022": ((deepspeed({"zero_optimization.stage": 3}, {"per_device_train_batch_size": 1, "max_seq_length": 256}, nodes=8), "a100-sxm-80g:64"), (deepspeed({"zero_optimization.stage": 3}, {"per_device_train_batch_size": 8}, nodes=8), "h100-sxm:64")),
     "WS023": ((deepspeed({"zero_optimization.stage": 3, "zero_optimization.offload_optimizer": {"device": "cpu"}}, {"model_name_or_path": "meta-llama/Llama-3.1-405B"}), "h100-sxm:8"), (deepspeed({"zero_optimization.stage": 3, "zero_optimization.offload_optimizer": {"device": "cpu"}}), "h100-sxm:8")),

@@ -111,6 +111,7 @@ def _switches(launch: LaunchFile, names: dict[str, Any]) -> None:
     names["qkv_bias_n"] = bool(launch.facts.get("qkv_bias"))
     names["qk_norm_n"] = bool(launch.facts.get("qk_norm"))
     names["env_connections"] = launch.env.get("CUDA_DEVICE_MAX_CONNECTIONS")
+    names["env_blocking"] = launch.env.get("CUDA_LAUNCH_BLOCKING")
     names["ckpt_format_n"] = launch.facts.get("ckpt_format") or "torch_dist"
     names["dispatcher_n"] = launch.facts.get("dispatcher") or "allgather"
     names["attention_backend_n"] = launch.facts.get("attention_backend") or "auto"

@@ -8,7 +8,7 @@ from gangsaw.errors import GangsawError
 from gangsaw.read.launch.document import LaunchFile
 from gangsaw.read.stacks import list_stacks, load_stack
 from gangsaw.search.estimate import estimate
-from gangsaw.spec import ClusterSpec, Job, Plan, StackProfile
+from gangsaw.spec import ClusterSpec, Job, Plan, StackProfile, blocking
 from gangsaw.spec.result import EstimateResult
 
 STACKS = {
@@ -66,11 +66,13 @@ def as_set(stack: StackProfile, launch: LaunchFile) -> StackProfile:
         memory["dropout"] = True
     if facts.get("no_loss_parallel") is True:
         memory["logits_vocab_parallel"] = False
-    if not memory and not time:
+    blocked = facts.get("launch_blocking", launch.env.get("CUDA_LAUNCH_BLOCKING") == "1")
+    if not memory and not time and not blocked:
         return stack
+    timed = stack.time.model_copy(update=time)
     return stack.model_copy(update={
         "memory": stack.memory.model_copy(update=memory),
-        "time": stack.time.model_copy(update=time),
+        "time": blocking(timed) if blocked else timed,
     })  # fmt: skip
 
 
