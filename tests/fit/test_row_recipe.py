@@ -81,9 +81,9 @@ def test_facts_change_the_stack() -> None:
     time = StackTime(moe_permute_factor=4.0, ep_exposed_frac=0.9)
     row = changed(plan={"dispatcher": "deepep", "graphs": "full", "ep_overlap": True})
     assert read_row(row).candidates[0].job.stack.memory.grad_bytes == 2.0
-    found = with_facts(time, row)
+    found = with_facts(time, row["plan"])
     assert found.ep_once_a_node and found.ep_paired and found.graphed_frac == 1.0
     assert found.moe_permute_factor < time.moe_permute_factor
     assert found.ep_exposed_frac < time.ep_exposed_frac
     plain = changed()
-    assert with_facts(time, plain) is time
+    assert with_facts(time, plain["plan"]) is time

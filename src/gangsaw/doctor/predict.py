@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gangsaw.errors import GangsawError
+from gangsaw.fit.row_recipe import with_facts
 from gangsaw.read.launch.document import LaunchFile
 from gangsaw.read.stacks import list_stacks, load_stack
 from gangsaw.search.estimate import estimate
@@ -67,13 +68,32 @@ def as_set(stack: StackProfile, launch: LaunchFile) -> StackProfile:
     if facts.get("no_loss_parallel") is True:
         memory["logits_vocab_parallel"] = False
     blocked = facts.get("launch_blocking", launch.env.get("CUDA_LAUNCH_BLOCKING") == "1")
-    if not memory and not time and not blocked:
+    timed = with_facts(stack.time.model_copy(update=time), _routing(launch))
+    if not memory and timed == stack.time and not blocked:
         return stack
-    timed = stack.time.model_copy(update=time)
     return stack.model_copy(update={
         "memory": stack.memory.model_copy(update=memory),
         "time": blocking(timed) if blocked else timed,
     })  # fmt: skip
+
+
+def _routing(launch: LaunchFile) -> dict[str, object]:
+    """Dispatcher, CUDA graphs and overlap of routed layers as Megatron's flags state them."""
+    flags, found = launch.flags, dict[str, object]()
+    dispatcher = str(launch.facts.get("dispatcher"))
+    if dispatcher == "flex":
+        backend = str(flags.get("moe_flex_dispatcher_backend") or "deepep")
+        found["dispatcher"] = backend
+    elif dispatcher == "alltoall":
+        found["dispatcher"] = dispatcher
+    if flags.get("overlap_moe_expert_parallel_comm") is True:
+        found["ep_overlap"] = True
+    scope = str(flags.get("cuda_graph_scope") or "")
+    if flags.get("cuda_graph_impl") == "transformer_engine" and "moe_router" in scope:
+        found["graphs"] = "parts"
+    elif flags.get("cuda_graph_impl") == "local" and "full_iteration" in scope:
+        found["graphs"] = "full"
+    return found
 
 
 def job_of(

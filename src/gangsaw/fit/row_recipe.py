@@ -79,9 +79,9 @@ def _chunks(row: Row) -> int:
     return max(1, whole(plan.get("pp") or 1)) * max(1, whole(plan.get("vpp") or 1))
 
 
-def with_facts(stack: StackTime, row: Row) -> StackTime:
-    """The time entries under the dispatcher, graphs and overlap that the row states."""
-    plan, change = row["plan"], dict[str, Any]()
+def with_facts(stack: StackTime, plan: Mapping[str, Any]) -> StackTime:
+    """The time entries under the `dispatcher`, `graphs` and `ep_overlap` that are stated."""
+    change: dict[str, Any] = {}
     dispatcher, graphs = str(plan.get("dispatcher")), str(plan.get("graphs"))
     if dispatcher in DISPATCHERS:
         once, share = DISPATCHERS[dispatcher]

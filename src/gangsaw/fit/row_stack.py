@@ -195,7 +195,7 @@ def adjusted(stack: StackProfile, row: Row) -> StackProfile:
     timed = stack.time
     if "off" in words(row, "overlap"):
         timed = without_overlap(timed)
-    timed = with_facts(timed, row)
+    timed = with_facts(timed, row["plan"])
     if row["plan"].get("launch_blocking") is True:
         timed = blocking(timed)
     dropout = row["plan"].get("hidden_dropout")
