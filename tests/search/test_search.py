@@ -14,7 +14,7 @@ from gangsaw.cost.memory_doc import memory_doc
 from gangsaw.errors import InputError
 from gangsaw.jit import told_of_compiling
 from gangsaw.search.estimate import closed_form, estimate, evaluate
-from gangsaw.search.ranking import finish, short_list
+from gangsaw.search.ranking import SAFE_SLACK, finish, short_list
 from gangsaw.search.search import breadth_of, search
 from gangsaw.search.space import (
     DOMINATED,
@@ -83,7 +83,7 @@ def passed_over(quick, every, room):
     """
     f = every.found
     fits = f.peak <= room
-    limit = 1.199 * float(f.step_s[fits].min())
+    limit = 0.999 * SAFE_SLACK * float(f.step_s[fits].min())
     kept = {quick.plan_at(i) for i in range(len(quick.found.codes))}
     lost = []
     for i in np.flatnonzero(fits & (f.step_s <= limit)):

@@ -234,9 +234,11 @@ def least_step_s(
     for s in range(len(space.schedules)):
         if int(space.schedules[s]) >= ZB_H1:
             return m * slowest
-    chunk = len(space.order) / (p * v)
-    rest = (work[0] + p * steady - slowest) / v
-    return m * slowest + max(0.0, rest) * math.floor(chunk) / chunk
+    # Of chunks as even as they go, as many of the smaller ones as there are stand at the ends.
+    least = len(space.order) // (p * v)
+    smaller = p * v * (least + 1) - len(space.order)
+    ends = (p * (least + 1) - min(p, smaller)) * work[1]
+    return m * slowest + max(0.0, min(ends, work[0] / v) + (p * steady - slowest) / v)
 
 
 @kernel
@@ -408,14 +410,15 @@ def any_form(space: Space, full: bool) -> bool:
 def block_bounds(
     blocks: Array, space: Space, kinds: Array, ends: Ends, base: Cut, machine: Machine
 ) -> Array:
-    """(B,): least seconds of any plan of each block."""
-    out = np.zeros(blocks.shape[0])
+    """(2, B): least seconds of any plan of each block, and of those with one chunk a rank."""
+    out = np.zeros((2, blocks.shape[0]))
     for i in range(blocks.shape[0]):
         _, _, tables = block_tables(blocks[i], kinds, ends, base, machine)
         m = int(space.global_batch / (blocks[i, DP] * blocks[i, MBS]) + 0.5)
         work, p = block_work(space, tables), int(blocks[i, PP])
         # Filling and draining shrink with the chunks: the most of them bound all.
-        out[i] = least_step_s(space, work, p, chunk_limit(space, p), m, (0.0, 0.0))
+        out[0, i] = least_step_s(space, work, p, chunk_limit(space, p), m, (0.0, 0.0))
+        out[1, i] = least_step_s(space, work, p, 1, m, (0.0, 0.0))
     return out
 
 
@@ -440,8 +443,8 @@ def search_blocks(
     so the answer within that factor is that of the whole space. Kept are plans that may fit and
     come within slacks[1] times it (inf: all), and at place 0 the one that holds least of those
     that do not fit.
-    `bounds` are the blocks' `block_bounds`, in ascending order, so that this plan is found early
-    and the rest is passed over at once; zeros where every plan is wanted.
+    `bounds` are the blocks' `block_bounds`, those likely to be fast first, so that this plan is
+    found early and most others are passed over at once; zeros where every plan is wanted.
     """
     at = 1
     best = np.inf
@@ -449,7 +452,7 @@ def search_blocks(
     found.tally[:] = 0
     for i in range(blocks.shape[0]):
         if bounds[i] > best * slacks[0]:
-            break
+            continue
         start = at
         at = search_block(
             at, i, blocks[i], space, kinds, ends, base, state, machine, found,

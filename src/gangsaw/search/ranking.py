@@ -21,7 +21,7 @@ from gangsaw.spec import Plan
 from gangsaw.spec.result import PlanResult
 from gangsaw.units import format_s
 
-SAFE_SLACK, SIMPLE_SLACK = 1.2, 1.1
+SAFE_SLACK, SIMPLE_SLACK = 1.15, 1.1
 """How much slower than the fastest the safest and the simplest plan may be to be named."""
 ALIKE = 1.005
 """Plans of one choice within this factor of its fastest cannot be told apart."""

@@ -86,7 +86,8 @@ def refined(ev: Evaluated, room_bytes: float, budget: int = 80) -> Refined | Non
     if what is not None and what.private and found.step_s > (floor + least_s) * (1 + TOLERANCE):
         floor = max(floor, chains_s(what, found.chains, found.makespan_s))
     proved = found.step_s <= (floor + least_s) * (1 + TOLERANCE)
-    if what is not None and what.private and not proved:
+    unequal = len(layouts.radix) > 1 or layouts.vision or layouts.mtp
+    if what is not None and what.private and not proved and unequal and layouts.chunks > plan.pp:
         more = min(2 * budget, max(4, WORK // schedule.actions))
         found, proved, lowest_s = _branched(layouts, rerun, found, what, more)
         floor = max(floor, lowest_s - least_s)

@@ -79,7 +79,7 @@ class Breadth:
 
     first_layers: int = SMALLEST
     hybrid: int = TIERS
-    slack: float = 1.2
+    slack: float = 1.15
     offload: tuple[tuple[float, ...], tuple[float, ...]] = ((0.0,), (0.0,))
     keep: float = 2.0
     schedules: tuple[str, ...] = ("1f1b", "interleaved", "gpipe", "bfs")
@@ -321,8 +321,8 @@ def search_all(
     bounds = np.zeros(len(blocks))
     if len(blocks):
         total = int(compiled(count_plans)(blocks, space, low.net))
-        bounds = compiled(block_bounds)(blocks, space, kinds, low.ends, base, machine)
-        order = np.argsort(bounds, kind="stable")
+        bounds, likely = compiled(block_bounds)(blocks, space, kinds, low.ends, base, machine)
+        order = np.argsort(likely, kind="stable")
         blocks, bounds = np.ascontiguousarray(blocks[order]), bounds[order]
         if not math.isfinite(breadth.slack):
             bounds = np.zeros(len(blocks))
