@@ -238,7 +238,9 @@ def least_step_s(
     least = len(space.order) // (p * v)
     smaller = p * v * (least + 1) - len(space.order)
     ends = (p * (least + 1) - min(p, smaller)) * work[1]
-    return m * slowest + max(0.0, min(ends, work[0] / v) + (p * steady - slowest) / v)
+    filled = m * slowest + max(0.0, min(ends, work[0] / v) + (p * steady - slowest) / v)
+    # A microbatch goes down and up through all layers, however few there are.
+    return max(filled, work[0])
 
 
 @kernel
